@@ -1,0 +1,263 @@
+"""The synchronous client."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, closing
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
+
+import httpx
+
+from stream2llm.client import stream_flows as flows
+from stream2llm.client.answers import Ack, Answer, AnswerProgress, Piece, answer_from
+from stream2llm.client.content import Endpoint, Message
+from stream2llm.client.errors import Stream2LLMError
+from stream2llm.client.flow import Flow, Pause, Send, Step, run
+from stream2llm.client.retry import RetryPolicy
+from stream2llm.client.surface import (
+    DEFAULT_ANSWER_TIMEOUT,
+    DEFAULT_TIMEOUT,
+    Connection,
+    StreamBase,
+    StreamOptions,
+    answer_body,
+    logger,
+    write_content,
+)
+from stream2llm.client.warming import Warmer
+
+T = TypeVar("T")
+
+
+class Client:
+    """A connection to a server with context streams, or to any OpenAI-compatible one (see `PrefixWarmingWarning`).
+
+    `base_url` with or without a trailing `/v1`. `model`: default for the streams opened; None leaves the choice to the
+    server. `timeout` in seconds (or an `httpx.Timeout`) for everything but answers, which may keep silent for
+    `answer_timeout` seconds. `transport` replaces the network, for tests and special set-ups. Safe to use from
+    several threads. Every call may raise a `Stream2LLMError`.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        model: str | None = None,
+        timeout: float | httpx.Timeout | None = DEFAULT_TIMEOUT,
+        transport: httpx.BaseTransport | None = None,
+        *,
+        answer_timeout: float | None = DEFAULT_ANSWER_TIMEOUT,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        self._connection = Connection(base_url, api_key, model, timeout, answer_timeout)
+        self._retry = retry or RetryPolicy()
+        self._http = httpx.Client(headers=self._connection.headers, transport=transport)
+
+    def stream(
+        self,
+        text: str | None = None,
+        *,
+        token_ids: Sequence[int] | None = None,
+        messages: Sequence[Message] | None = None,
+        **options: Unpack[StreamOptions],
+    ) -> ContextStream:
+        """A context stream, opened when its `with` block is entered; with content, or empty."""
+        return ContextStream(self, self._connection.held(text, token_ids, messages, options))
+
+    def streams(self) -> list[Ack]:
+        """All streams open on the server, oldest first."""
+        return self._run(flows.open_streams(self._retry))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, flow: Flow[T]) -> T:
+        return run(flow, self._perform)
+
+    def _perform(self, step: Step) -> httpx.Response | None:
+        if isinstance(step, Pause):
+            time.sleep(step.seconds)
+            return None
+        response = self._send(step)
+        if step.stream and not response.is_success:
+            response.read()
+        return response
+
+    def _send(self, step: Send) -> httpx.Response:
+        return self._http.send(self._connection.request(self._http, step), stream=step.stream)
+
+    def _open_response(self, step: Send) -> AbstractContextManager[httpx.Response]:
+        return closing(self._send(step))
+
+
+class ContextStream(StreamBase):
+    """A prompt prefix on the server that grows or is replaced while it is being retrieved.
+
+    A context manager: entering opens the stream, leaving closes it unless it was completed. Its writes are serialised,
+    so several threads may write to it.
+    """
+
+    def __init__(self, client: Client, held: flows.Held) -> None:
+        super().__init__(client._connection, held)
+        self._client = client
+        self._lock = threading.RLock()
+        self._warmer = Warmer(client._open_response)
+        self._answer: AnswerStream | None = None
+
+    def open(self) -> Ack:
+        """Open the stream; entering the `with` block does it."""
+        with self._lock:
+            return self._take_over(self._client._run(flows.open_stream(self._held, self._client._retry)))
+
+    def append(
+        self,
+        text: str | None = None,
+        *,
+        token_ids: Sequence[int] | None = None,
+        messages: Sequence[Message] | None = None,
+    ) -> Ack:
+        """Append to the content. Text continues the last message of a stream of messages."""
+        return self._write("append", text, token_ids, messages)
+
+    def replace(
+        self,
+        text: str | None = None,
+        *,
+        token_ids: Sequence[int] | None = None,
+        messages: Sequence[Message] | None = None,
+    ) -> Ack:
+        """Replace the whole content; what the new one has in common with the old from its front stays computed."""
+        return self._write("replace", text, token_ids, messages)
+
+    def status(self) -> Ack:
+        """The stream's state now; `lcp` and `invalidated_tokens` are those of its last write."""
+        return self._client._run(flows.status(self._held, self._client._retry))
+
+    @overload
+    def complete(
+        self, prompt: str | Sequence[int] | None = None, *, stream: Literal[False] = False, **fields: Any
+    ) -> Answer: ...
+    @overload
+    def complete(
+        self, prompt: str | Sequence[int] | None = None, *, stream: Literal[True], **fields: Any
+    ) -> AnswerStream: ...
+    def complete(
+        self, prompt: str | Sequence[int] | None = None, *, stream: bool = False, **fields: Any
+    ) -> Answer | AnswerStream:
+        """Finish with a completion of the content followed by `prompt`; `fields` are those of the stock request."""
+        return self._finish("completions", answer_body("prompt", prompt, stream, fields))
+
+    @overload
+    def chat(
+        self, messages: Sequence[Message] | None = None, *, stream: Literal[False] = False, **fields: Any
+    ) -> Answer: ...
+    @overload
+    def chat(
+        self, messages: Sequence[Message] | None = None, *, stream: Literal[True], **fields: Any
+    ) -> AnswerStream: ...
+    def chat(
+        self, messages: Sequence[Message] | None = None, *, stream: bool = False, **fields: Any
+    ) -> Answer | AnswerStream:
+        """Finish with a chat completion of the content followed by `messages`."""
+        return self._finish("chat/completions", answer_body("messages", messages, stream, fields))
+
+    def close(self) -> None:
+        """Close the stream, and the answer if it is still coming; the server stops generating."""
+        with self._lock:
+            self._warmer.stop()
+            if self._answer is not None:
+                self._answer.close()
+            if self._ended is None and self._ack is not None:
+                self._ended = "closed"
+                self._client._run(flows.close(self._held, self._client._retry))
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except Stream2LLMError as failure:
+            logger.warning("stream %s is left to expire on the server: %s", self.id, failure)
+
+    def _write(
+        self,
+        how: flows.Write,
+        text: str | None,
+        token_ids: Sequence[int] | None,
+        messages: Sequence[Message] | None,
+    ) -> Ack:
+        content = write_content(text, token_ids, messages)
+        with self._lock, self._uncertain() as held:
+            return self._take_over(self._client._run(flows.write(held, how, content, self._client._retry)))
+
+    def _take_over(self, outcome: tuple[flows.Held, Ack]) -> Ack:
+        held, ack = outcome
+        warm_up = self._accept(held, ack)
+        if warm_up is not None:
+            self._warmer.offer(warm_up)
+        return ack
+
+    def _finish(self, endpoint: Endpoint, body: dict[str, Any]) -> Answer | AnswerStream:
+        with self._lock, self._uncertain() as held:
+            self._warmer.stop()
+            held, response = self._client._run(flows.complete(held, endpoint, body, self._client._retry))
+            self._accept(held)
+            self._ended = "finished"
+            if not body.get("stream"):
+                return answer_from(response)
+            self._answer = AnswerStream(response)
+            return self._answer
+
+
+class AnswerStream(AnswerProgress):
+    """An answer as it is generated: iterate over it for its pieces.
+
+    Leaving it early, or its `with` block, makes the server stop generating.
+    """
+
+    def __init__(self, response: httpx.Response) -> None:
+        super().__init__(response)
+        self._pieces = self._read()
+
+    def close(self) -> None:
+        """Stop the answer."""
+        self.response.close()
+
+    def __iter__(self) -> Iterator[Piece]:
+        return self._pieces
+
+    def __next__(self) -> Piece:
+        return next(self._pieces)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read(self) -> Iterator[Piece]:
+        with closing(self.response):
+            try:
+                for data in self.response.iter_bytes():
+                    yield from self._reader.feed(data)
+            except (httpx.RequestError, httpx.StreamError) as error:
+                self._reader.end(error)
+            self._reader.end()
