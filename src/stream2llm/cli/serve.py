@@ -1,3 +1,5 @@
+"""`stream2llm serve`."""
+
 from __future__ import annotations
 
 import typer
@@ -5,3 +7,30 @@ import typer
 
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
+
+    @app.command(
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+        options_metavar="[any option of vLLM's server]",
+    )
+    def serve(
+        context: typer.Context,
+        model: str = typer.Argument(
+            "default", help="A model by name or path; `default` is the embedded SmolLM2-135M-Instruct."
+        ),
+    ) -> None:
+        """Start vLLM's server with context streams switched on.
+
+        Takes every option of `vllm serve`. Exit status: 0 after Ctrl-C or SIGTERM, 2 for options that cannot work.
+        """
+        from stream2llm.embedded import resolve_model
+        from stream2llm.vllm.serve import ServeRefusedError
+        from stream2llm.vllm.serve import serve as run
+
+        options = list(context.args)
+        if model == "default" and not any(option.startswith("--served-model-name") for option in options):
+            options += ["--served-model-name", "default"]
+        try:
+            run(resolve_model(model), options)
+        except ServeRefusedError as refusal:
+            typer.echo(f"stream2llm serve: {refusal}", err=True)
+            raise typer.Exit(2) from refusal

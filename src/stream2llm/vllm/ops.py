@@ -112,9 +112,7 @@ class ContextOps:
         `base_version` is not the current one: read the stream and build the write anew.
         """
         return self._ack(
-            await self._call(
-                stream_id, "context_put", stream_id, base_version, writes, keep, tail, pieces, source
-            )
+            await self._call(stream_id, "context_put", stream_id, base_version, writes, keep, tail, pieces, source)
         )
 
     async def read(self, stream_id: str) -> StreamContent:
@@ -125,7 +123,7 @@ class ContextOps:
         """A stream's state; lcp and invalidated_tokens are those of its last write."""
         return self._ack(await self._call(stream_id, "context_status", stream_id))
 
-    async def list(self) -> list[Ack]:
+    async def list_all(self) -> list[Ack]:
         """All open streams, oldest first."""
         answers = await self._client.engine_core.call_utility_all_async("context_list")
         return sorted((Ack(**item) for answer in answers for item in answer), key=lambda ack: ack.created_at)

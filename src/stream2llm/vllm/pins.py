@@ -1,0 +1,75 @@
+"""KV blocks held for an open stream between its versions, so that an idle stream needs no request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+    from vllm.v1.core.kv_cache_utils import KVCacheBlock
+
+
+@dataclass(frozen=True, slots=True)
+class _Pin:
+    end: int  # the block holds the KV of tokens up to this position
+    block: KVCacheBlock
+
+
+class Pins:
+    """References of one stream to cached blocks. A block let go of stays in the prefix cache until it is needed."""
+
+    __slots__ = ("_manager", "_pins")
+
+    def __init__(self, manager: KVCacheManager) -> None:
+        self._manager = manager
+        self._pins: list[_Pin] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._pins)
+
+    @property
+    def tokens(self) -> int:
+        """The length of the prefix whose blocks are held."""
+        return max((pin.end for pin in self._pins), default=0)
+
+    @property
+    def exclusive_blocks(self) -> int:
+        """The blocks that nobody else holds: what `release` gives back to the pool."""
+        return sum(pin.block.ref_cnt == 1 for pin in self._pins)
+
+    def take_over(self, request_id: str) -> None:
+        """Pin the cached blocks of a request that is about to free them; what was pinned before is released.
+
+        Only full blocks have a hash, and only they can be found again. A request that holds none changes nothing.
+        """
+        pins = [
+            _Pin((index + 1) * manager.block_size, block)
+            for manager, blocks in zip(
+                self._manager.coordinator.single_type_managers,
+                self._manager.get_blocks(request_id).blocks,
+                strict=True,
+            )
+            for index, block in enumerate(blocks)
+            if block.block_hash is not None and not block.is_null
+        ]
+        if pins:
+            self._manager.block_pool.touch([pin.block for pin in pins])
+            self._replace(pins)
+
+    def trim(self, tokens: int) -> None:
+        """Let go of the blocks that reach beyond the first `tokens` tokens: a new version differs from there."""
+        if any(pin.end > tokens for pin in self._pins):
+            kept = [pin for pin in self._pins if pin.end <= tokens]
+            self._manager.block_pool.touch([pin.block for pin in kept])
+            self._replace(kept)
+
+    def release(self) -> None:
+        if self._pins:
+            self._replace([])
+
+    def _replace(self, pins: list[_Pin]) -> None:
+        """Hold `pins`, whose references were taken already, instead of the present ones."""
+        released, self._pins = self._pins, pins
+        # Last first: of what is free to be overwritten, the tail of a prefix goes before its head.
+        self._manager.block_pool.free_blocks([pin.block for pin in reversed(released)])

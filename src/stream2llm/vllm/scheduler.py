@@ -1,0 +1,286 @@
+"""Phase 2: carry a plan out, then let stock `schedule()` run on queues that hold only what was planned.
+
+Subclasses of vLLM's schedulers through one mixin (`--scheduler-cls stream2llm.vllm.scheduler.AsyncContextScheduler`).
+Stock code does all allocation, LoRA, encoder, speculative-decoding and connector work. While no stream is open the
+mixin adds one comparison to a step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from vllm.utils.math_utils import cdiv
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.interface import PauseState
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import Request, RequestStatus
+
+from stream2llm.planner import Budget, Candidate, Kind, Plan, plan
+from stream2llm.vllm.streams import Stream, StreamTable
+
+_READY = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
+
+
+class _ContextStreams(Scheduler):
+    """The mixin. A version's request waits in `_parked`, not in the engine's own queues: it is handed to them for the
+    steps in which the plan lets it be computed."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not self.cache_config.enable_prefix_caching:
+            raise ValueError(
+                "context streams need prefix caching: a stream's versions find each other's KV blocks through it. "
+                "Start the server without --no-enable-prefix-caching, or without this scheduler."
+            )
+        self.streams = StreamTable(self)
+        self._parked: dict[str, Request] = {}
+        self._parked_may_run = False  # something changed since the plan last left all of them parked
+
+    # Requests come and go
+
+    def add_request(self, request: Request) -> None:
+        params = request.sampling_params
+        stream_id = (params.extra_args or {}).get("context_stream") if params is not None else None
+        if isinstance(stream_id, str) and request.request_id not in self.requests:
+            self.streams.finish(stream_id, request)
+        super().add_request(request)
+
+    def _enqueue_waiting_request(self, request: Request) -> None:
+        if self.streams.is_version(request):
+            self._park(request)
+        else:
+            super()._enqueue_waiting_request(request)
+
+    def _preempt_request(self, request: Request, timestamp: float, drop_stale_output: bool = False) -> None:
+        version = self.streams.is_version(request)
+        super()._preempt_request(request, timestamp, drop_stale_output or version)
+        if version:
+            self.waiting.remove_request(request)
+            self._park(request)
+
+    def _update_request_with_output(
+        self, request: Request, new_token_ids: list[int], is_stale: bool = False
+    ) -> tuple[list[int], bool]:
+        if not self.streams.is_version(request):
+            return super()._update_request_with_output(request, new_token_ids, is_stale)
+        # The version's prefill is done: the sampled token is dropped, nothing reaches a client.
+        request.num_output_placeholders = 0
+        request.status = RequestStatus.FINISHED_STOPPED
+        return [], True
+
+    def _free_blocks(self, request: Request) -> None:
+        self._parked.pop(request.request_id, None)
+        self.streams.freeing(request)
+        super()._free_blocks(request)
+        self._parked_may_run = True
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        self.streams.release_all_pins()
+        return super().reset_prefix_cache(reset_running_requests, reset_connector)
+
+    def get_num_unfinished_requests(self) -> int:
+        """Parked versions count while they may be able to run; else the engine sleeps, though they wait for memory."""
+        may_run = self._parked_may_run and self._pause_state == PauseState.UNPAUSED
+        return super().get_num_unfinished_requests() + (len(self._parked) if may_run else 0)
+
+    def has_finished_requests(self) -> bool:
+        if self.finished_req_ids or self.connector is None:
+            return bool(self.finished_req_ids)
+        # As in stock code: finished requests wait for the connector. Parked ones are in `requests` too.
+        return len(self.requests) > sum(self.get_request_counts()) + len(self._parked)
+
+    def _park(self, request: Request) -> None:
+        self._parked[request.request_id] = request
+        self._parked_may_run = True
+
+    def streams_changed(self) -> None:
+        """An op let go of blocks without freeing a request."""
+        self._parked_may_run = True
+
+    # One step
+
+    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        if not self.streams:
+            output = super().schedule(throttle_prefills)
+            self.streams.statistics.tokens_computed += output.total_num_scheduled_tokens
+            return output
+        started = time.perf_counter()
+        self.streams.expire()
+        step_plan = plan(*self._snapshot())
+        self._evict(step_plan)
+        statistics = self.streams.statistics
+        statistics.steps += 1
+        statistics.plan_seconds += time.perf_counter() - started
+        with self._only_planned(step_plan):
+            output = super().schedule(throttle_prefills)
+        self.streams.scheduled(output.num_scheduled_tokens)
+        statistics.tokens_computed += output.total_num_scheduled_tokens
+        self._parked_may_run = bool(self._parked) and (self._parked_may_run and output.total_num_scheduled_tokens > 0)
+        return output
+
+    def _snapshot(self) -> tuple[list[Candidate], Budget]:
+        waiting = list(self._waiting_complete())
+        free = self.kv_cache_manager.block_pool.get_num_free_blocks()
+        if self.running:
+            free -= self.kv_cache_manager.watermark_blocks
+        # Counting blocks one by one is needed only where they may not suffice.
+        in_engine = [*self.running, *self.kv_holding_waiting, *waiting]
+        pressed = self._most_needed([*in_engine, *self._parked.values()]) > free
+        candidates = [self._candidate(place, request, pressed) for place, request in enumerate(in_engine)]
+        candidates += [self._candidate(0, request, pressed) for request in self._parked.values()]
+        candidates += [
+            Candidate(stream.state.id, Kind.IDLE, stream.state.created_at, held_blocks=stream.pins.exclusive_blocks)
+            for stream in self.streams
+            if pressed and stream.pins and stream.live is None and stream.final is None
+        ]
+        slots = self.max_num_active_reqs - len(self.running) - self.num_waiting_for_streaming_input
+        return candidates, Budget(self.max_num_scheduled_tokens, slots, free)
+
+    def _waiting_complete(self) -> Iterator[Request]:
+        """The complete requests that stock admission can get to in this step, in its order."""
+        if self._pause_state != PauseState.UNPAUSED:
+            return
+        tokens = self.max_num_scheduled_tokens
+        for request in self.waiting:
+            if request.status in _READY:
+                yield request
+                tokens -= request.num_tokens - self._pinned_tokens(request)
+                if tokens <= 0:
+                    return
+
+    def _candidate(self, place: int, request: Request, pressed: bool) -> Candidate:
+        running = (
+            request.status not in _READY
+        )  # or loading its KV blocks from elsewhere: it holds them, and has no slot
+        stream = self.streams.owner(request)
+        version = stream is not None and stream.live is request
+        remaining = request.num_tokens_with_spec + request.num_output_placeholders - request.num_computed_tokens
+        return Candidate(
+            id=request.request_id,
+            kind=Kind.PARTIAL if version else Kind.COMPLETE,
+            order=stream.state.created_at if version and stream is not None else place,
+            running=running,
+            remaining_tokens=max(0, remaining if running else request.num_tokens - self._pinned_tokens(request)),
+            needed_blocks=self._needed_blocks(request) if pressed else 0,
+            held_blocks=self._held_blocks(request, stream, version) if pressed else 0,
+        )
+
+    def _pinned_tokens(self, request: Request) -> int:
+        stream = self.streams.owner(request)
+        return min(stream.pins.tokens, request.num_tokens - 1) if stream is not None else 0
+
+    def _most_needed(self, requests: Iterable[Request]) -> int:
+        """An upper bound of the blocks that the requests may still take, without looking at any block."""
+        groups = self.kv_cache_manager.num_kv_cache_groups
+        extra = self.num_lookahead_tokens + self.num_spec_tokens + 1
+        return sum(
+            (cdiv(request.num_tokens + extra - request.num_computed_tokens, self.block_size) + 1) * groups
+            for request in requests
+        )
+
+    def _needed_blocks(self, request: Request) -> int:
+        """The blocks that must still be taken for the whole prompt and the next token, found as stock code does."""
+        manager = self.kv_cache_manager
+        cached, hit = manager.empty_kv_cache_blocks, 0
+        if request.status != RequestStatus.RUNNING and not request.num_computed_tokens:
+            cached, hit, _ = manager.get_computed_blocks(request)
+        computed = request.num_computed_tokens + hit
+        tokens = min(
+            request.num_tokens + request.num_output_placeholders + self.num_lookahead_tokens, self.max_model_len
+        )
+        return manager.coordinator.get_num_blocks_to_allocate(
+            request_id=request.request_id,
+            num_tokens=max(tokens, computed + 1),
+            new_computed_blocks=cached.blocks,
+            num_encoder_tokens=0,
+            total_computed_tokens=computed,
+            num_local_computed_tokens=computed,
+            num_tokens_main_model=max(request.num_tokens, computed + 1),
+            apply_admission_cap=True,
+            prefill_end=max(request.num_prompt_tokens, request.num_tokens - 1),
+        )
+
+    def _held_blocks(self, request: Request, stream: Stream | None, version: bool) -> int:
+        held = stream.pins.exclusive_blocks if stream is not None else 0
+        if version and request.status == RequestStatus.RUNNING and self._request_blocks_can_be_freed(request):
+            groups = self.kv_cache_manager.get_blocks(request.request_id).blocks
+            held += sum(block.ref_cnt == 1 for group in groups for block in group if not block.is_null)
+        return held
+
+    def _evict(self, step_plan: Plan) -> None:
+        statistics = self.streams.statistics
+        now = time.monotonic()
+        for request_id in step_plan.parked:
+            request = self.requests[request_id]
+            stream = self.streams.owner(request)
+            assert stream is not None
+            stream.pins.take_over(request_id)
+            self.running.remove(request)
+            self._preempt_request(request, now)
+            statistics.parked += 1
+        for victim in step_plan.evicted:
+            request = self.requests.get(victim)
+            if request is None:
+                self.streams.evict(victim)
+                statistics.pins_evicted += 1
+                continue
+            if request.status == RequestStatus.RUNNING:
+                self.running.remove(request)
+                self._preempt_request(request, now)
+                statistics.preempted += 1
+            else:
+                statistics.pins_evicted += 1
+            stream = self.streams.owner(request)
+            assert stream is not None
+            stream.pins.release()
+
+    @contextmanager
+    def _only_planned(self, step_plan: Plan) -> Iterator[None]:
+        """Show stock `schedule()` complete requests first, then the planned versions; park the rest afterwards.
+
+        Running versions that are held back keep their sequence slots, so the engine's limits are lowered by their
+        number meanwhile.
+        """
+        planned = {request_id: place for place, request_id in enumerate(step_plan.partials)}
+        complete: list[Request] = []
+        shown: list[Request] = []
+        held_back: list[Request] = []
+        for request in self.running:
+            if not self.streams.is_version(request):
+                complete.append(request)
+            elif request.request_id in planned:
+                shown.append(request)
+            else:
+                held_back.append(request)
+        shown.sort(key=lambda request: planned[request.request_id])
+        handed = [self._parked.pop(request_id) for request_id in step_plan.partials if request_id in self._parked]
+        self.running = complete + shown
+        for request in handed:
+            self.waiting.add_request(request)
+        self.max_num_running_reqs -= len(held_back)
+        self.max_num_active_reqs -= len(held_back)
+        try:
+            yield
+        finally:
+            self.max_num_running_reqs += len(held_back)
+            self.max_num_active_reqs += len(held_back)
+            self.running.extend(held_back)
+            not_admitted = [request for request in handed if request.status in _READY]
+            if not_admitted:
+                self.waiting.remove_requests(not_admitted)
+                self.kv_holding_waiting.remove_requests(not_admitted)
+                self.deferred_waiting.difference_update(not_admitted)
+                for request in not_admitted:
+                    self._parked[request.request_id] = request
+
+
+class ContextScheduler(_ContextStreams):
+    """For synchronous scheduling (`--no-async-scheduling`)."""
+
+
+class AsyncContextScheduler(_ContextStreams, AsyncScheduler):
+    """For vLLM's default, asynchronous scheduling."""

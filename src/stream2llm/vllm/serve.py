@@ -1,0 +1,129 @@
+"""`stream2llm serve`: vLLM's own server with the plug-in switched on and defaults that suit the machine.
+
+Started from Python through vLLM's `serve` subcommand, so every option of vLLM's works, several API-server processes and
+data parallelism included; the CPU wheel's `vllm` console command does not start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
+from typing import Any
+
+PLUGIN = "stream2llm"
+ASYNC_SCHEDULER = "stream2llm.vllm.scheduler.AsyncContextScheduler"
+SYNC_SCHEDULER = "stream2llm.vllm.scheduler.ContextScheduler"
+# vLLM's default of 128 on the CPU would leave up to 127 tokens to be computed again per version.
+CPU_BLOCK_SIZE = 32
+
+
+class ServeRefusedError(Exception):
+    """A combination of options that context streams cannot work with."""
+
+
+def serve(model: str, options: Sequence[str]) -> None:
+    """Run the server until it is interrupted.
+
+    `options` are vLLM's own. Raises `ServeRefusedError` for a combination that cannot work, `SystemExit` (2) for an option
+    that vLLM does not know.
+    """
+    os.environ.update(environment(os.environ, _general_plugins(), cpu=_is_cpu()))
+    arguments = parse([model, *options], cpu=_is_cpu())
+    from vllm.entrypoints.cli.serve import ServeSubcommand
+    from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
+    from vllm.logger import configure_logging_from_args
+
+    cli_env_setup()
+    configure_logging_from_args(arguments)
+    subcommand = ServeSubcommand()
+    subcommand.validate(arguments)
+    # vLLM handles SIGINT and SIGTERM itself and lets this through once the engine has been shut down.
+    try:
+        subcommand.cmd(arguments)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def parse(arguments: Sequence[str], cpu: bool) -> argparse.Namespace:
+    """vLLM's arguments with our defaults where the user gave none; raises `ServeRefusedError`."""
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = make_arg_parser(FlexibleArgumentParser(prog="stream2llm serve"))
+    parsed = parser.parse_args(list(arguments))
+    for name, value in defaults(parsed, cpu).items():
+        setattr(parsed, name, value)
+    check(parsed, os.environ)
+    return parsed
+
+
+def defaults(parsed: argparse.Namespace, cpu: bool) -> dict[str, Any]:
+    """The options to set: the scheduler always, others only where the user left vLLM's default. Pure."""
+    chosen: dict[str, Any] = {}
+    if parsed.scheduler_cls is None:
+        chosen["scheduler_cls"] = SYNC_SCHEDULER if parsed.async_scheduling is False else ASYNC_SCHEDULER
+    if cpu:
+        if parsed.block_size is None:
+            chosen["block_size"] = CPU_BLOCK_SIZE
+        if parsed.dtype == "auto":
+            chosen["dtype"] = "float32"  # bfloat16 without AMX or AVX512-BF16 is 8 times slower
+    return chosen
+
+
+def check(parsed: argparse.Namespace, environ: Mapping[str, str]) -> None:
+    """Refuse, before anything is loaded, what cannot work. Pure; raises `ServeRefusedError`."""
+    if parsed.enable_prefix_caching is False:
+        raise ServeRefusedError(
+            "--no-enable-prefix-caching: context streams reuse KV blocks through the prefix cache; leave it on"
+        )
+    if not str(parsed.scheduler_cls).startswith("stream2llm."):
+        raise ServeRefusedError(
+            f"--scheduler-cls {parsed.scheduler_cls}: context streams need their own scheduler; leave the option out, "
+            f"or derive your class from {ASYNC_SCHEDULER} and start it through vLLM's own command"
+        )
+    if environ.get("VLLM_USE_RUST_FRONTEND", "0") not in ("", "0") or getattr(parsed, "grpc", False):
+        raise ServeRefusedError("the Rust and gRPC front ends load no endpoint plug-ins; use vLLM's Python API server")
+    if parsed.runner == "pooling":
+        raise ServeRefusedError("--runner pooling: context streams need a model that generates")
+
+
+def environment(environ: Mapping[str, str], general_plugins: Sequence[str], cpu: bool) -> dict[str, str]:
+    """The environment variables to set. Pure.
+
+    `VLLM_PLUGINS` is an allow-list over all plug-in groups, and endpoint plug-ins load only when it names them. Where the
+    user set it we add ourselves; where not, every installed general plug-in goes on loading as it would have.
+    """
+    listed = environ.get("VLLM_PLUGINS")
+    allowed = general_plugins if listed is None else [name for name in listed.split(",") if name]
+    chosen = {"VLLM_PLUGINS": ",".join(dict.fromkeys([*allowed, PLUGIN]))}
+    if cpu:
+        # Left alone, the CPU engine takes one core less than there are, and half of the memory for the KV cache.
+        cores = sorted(os.sched_getaffinity(0))
+        chosen |= {
+            name: value
+            for name, value in {
+                "OMP_NUM_THREADS": str(len(cores)),
+                "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
+                "VLLM_CPU_KVCACHE_SPACE": "1",
+            }.items()
+            if name not in environ
+        }
+    return chosen
+
+
+def _general_plugins() -> list[str]:
+    groups = ("vllm.general_plugins", "vllm.platform_plugins", "vllm.io_processor_plugins", "vllm.stat_logger_plugins")
+    return [plugin.name for group in groups for plugin in entry_points(group=group)]
+
+
+def _is_cpu() -> bool:
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cpu())
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,351 @@
+"""The engine core's table of context streams: a chain of ordinary prefill requests each, and the blocks they leave."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from vllm.v1.request import Request, RequestStatus
+
+from stream2llm.stream import StreamRefusedError, StreamState, longest_common_prefix
+from stream2llm.vllm.pins import Pins
+
+if TYPE_CHECKING:
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.engine import EngineCoreRequest
+
+BlockHasher = Callable[[Request], list[Any]]
+
+# Finished streams are remembered for a while, so that a late write is told so (409) and not that it never existed.
+_REMEMBERED_FINISHED = 4096
+# vLLM's priority scheduling serves low numbers first: a version never goes before, nor preempts, a complete request.
+_LAST_PRIORITY = 1 << 62
+
+
+@dataclass
+class Statistics:
+    """Counters since the engine started; tokens and blocks are totals over all streams."""
+
+    opened: int = 0
+    versions: int = 0
+    tokens_received: int = 0
+    tokens_invalidated: int = 0
+    finals: int = 0
+    tokens_adopted: int = 0  # tokens of final prompts whose blocks their stream held
+    expired: int = 0
+    pins_evicted: int = 0  # idle or waiting streams whose blocks were taken
+    preempted: int = 0  # versions that were being prefilled and lost their blocks
+    parked: int = 0  # versions that lost their sequence slot only
+    tokens_computed: int = 0
+    steps: int = 0
+    plan_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Stream:
+    """One stream in the engine. `live` is the request of its newest version while that is not finished; `final` the
+    request that took the stream over, until it holds the pinned blocks itself."""
+
+    state: StreamState
+    template: EngineCoreRequest
+    source: dict[str, Any]
+    pieces: list[Any]
+    pins: Pins
+    block_hashes: list[Any] = field(default_factory=list)
+    live: Request | None = None
+    final: Request | None = None
+
+    @property
+    def computed(self) -> int:
+        """Tokens of the present version whose KV blocks are held, by the pins or by the running request."""
+        running = self.live.num_computed_tokens if self.live is not None else 0
+        return min(len(self.state.tokens), max(running, self.pins.tokens))
+
+    def phase(self, block_size: int) -> str:
+        if self.state.finished:
+            return "finished"
+        if not self.state.tokens:
+            return "empty"
+        if self.live is not None:
+            return "prefilling" if self.live.status == RequestStatus.RUNNING else "waiting"
+        return "ready" if self.pins.tokens >= len(self.state.tokens) // block_size * block_size else "evicted"
+
+
+class StreamTable:
+    """Opens, writes, finishes and closes streams; tells the scheduler which requests are theirs.
+
+    A version's request computes whole blocks only: the tokens behind the last full block could not be found again by
+    anybody, so the successor or the final request computes them anyway.
+    """
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._manager = scheduler.kv_cache_manager
+        self._block_size: int = scheduler.block_size
+        self._streams: dict[str, Stream] = {}
+        self._finished: OrderedDict[str, StreamState] = OrderedDict()
+        self._owners: dict[str, Stream] = {}  # by request id: a live version's, or a final request's until adopted
+        self._serials = itertools.count()
+        self._next_expiry = math.inf  # no stream expires before
+        self.statistics = Statistics()
+
+    def __iter__(self) -> Iterator[Stream]:
+        return iter(self._streams.values())
+
+    def __bool__(self) -> bool:
+        return bool(self._streams)
+
+    def owner(self, request: Request) -> Stream | None:
+        """The stream of a version's request or of a final request that has not yet adopted its blocks."""
+        return self._owners.get(request.request_id)
+
+    def is_version(self, request: Request) -> bool:
+        stream = self._owners.get(request.request_id)
+        return stream is not None and stream.live is request
+
+    # What the op channel asks for
+
+    def open(
+        self,
+        stream_id: str,
+        ttl: float,
+        source: dict[str, Any],
+        pieces: list[Any],
+        token_ids: list[int],
+        template: EngineCoreRequest,
+        hasher: BlockHasher,
+    ) -> Request | None:
+        """Open a stream; return the request that prefills it, for the engine to add, if there is a block to compute."""
+        self.expire()
+        if stream_id in self._streams or stream_id in self._finished:
+            raise StreamRefusedError("exists", f"context stream {stream_id} exists already; choose another id")
+        self._check_length(stream_id, len(token_ids))
+        state = StreamState.opened(stream_id, token_ids, ttl, time.time())
+        stream = Stream(state, template, source, pieces, Pins(self._manager))
+        self._streams[stream_id] = stream
+        self._next_expiry = min(self._next_expiry, state.expires_at)
+        self.statistics.opened += 1
+        self._count_write(stream.state.version, len(token_ids), 0)
+        return self._next_version(stream, hasher)
+
+    def put(
+        self,
+        stream_id: str,
+        base_version: int,
+        writes: int,
+        keep: int,
+        tail: list[int],
+        pieces: list[Any],
+        source: dict[str, Any] | None,
+        hasher: BlockHasher,
+    ) -> Request | None:
+        """Write a new version, which supersedes the running one; return its request as `open` does."""
+        stream = self._open_stream(stream_id)
+        self._check_length(stream_id, keep + len(tail), stream.state.version)
+        state = replace(stream.state, computed=stream.computed).written(base_version, writes, keep, tail, time.time())
+        self._retire(stream)
+        stream.state = state
+        stream.pins.trim(state.lcp)
+        stream.block_hashes = stream.block_hashes[: state.lcp // self._scheduler.hash_block_size]
+        if source is None:
+            stream.pieces.extend(pieces)
+        else:
+            stream.source, stream.pieces = source, pieces
+        self._count_write(writes, len(tail), state.invalidated)
+        return self._next_version(stream, hasher)
+
+    def read(self, stream_id: str) -> dict[str, Any]:
+        stream = self._open_stream(stream_id)
+        return {
+            "version": stream.state.version,
+            "source": stream.source,
+            "pieces": stream.pieces,
+            "token_ids": list(stream.state.tokens),
+        }
+
+    def status(self, stream_id: str) -> dict[str, Any]:
+        self.expire()
+        if stream_id in self._finished:
+            return self._ack(self._finished[stream_id], "finished", 0)
+        return self._status(self._open_stream(stream_id))
+
+    def all_status(self) -> list[dict[str, Any]]:
+        self.expire()
+        return [self._status(stream) for stream in self._streams.values() if not stream.state.finished]
+
+    def close(self, stream_id: str) -> None:
+        """Close a stream: its version is aborted, its blocks are let go. A final request that runs is not touched."""
+        if self._finished.pop(stream_id, None) is None:
+            self._drop(self._open_stream(stream_id))
+
+    def expire(self) -> None:
+        """Drop the streams whose time to live has passed."""
+        now = time.time()
+        if now < self._next_expiry:
+            return
+        for stream in [s for s in self._streams.values() if not s.state.finished and s.state.expires_at <= now]:
+            self.statistics.expired += 1
+            self._drop(stream)
+        self._next_expiry = min((stream.state.expires_at for stream in self._streams.values()), default=math.inf)
+
+    # What happens to requests
+
+    def finish(self, stream_id: str, final: Request) -> None:
+        """A final request names the stream: no more versions; the pins stay until the request holds the blocks."""
+        self.expire()
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.state.finished:
+            return
+        reused = longest_common_prefix(stream.state.tokens, list(final.prompt_token_ids or ()))
+        self.statistics.tokens_adopted += min(reused, stream.computed) // self._block_size * self._block_size
+        self.statistics.finals += 1
+        self._retire(stream)
+        stream.pins.trim(reused)
+        stream.state, stream.pieces, stream.block_hashes = stream.state.finish(), [], []
+        stream.final = final
+        self._owners[final.request_id] = stream
+        self._finished[stream_id] = stream.state
+        if len(self._finished) > _REMEMBERED_FINISHED:
+            self._finished.popitem(last=False)
+
+    def scheduled(self, request_ids: dict[str, int]) -> None:
+        """Requests that were scheduled hold their own references: their streams' pins have done their work."""
+        for request_id in request_ids:
+            stream = self._owners.get(request_id)
+            if stream is not None:
+                stream.pins.release()
+                self._forget_final(stream)
+
+    def freeing(self, request: Request) -> None:
+        """A request is about to free its blocks: a version leaves them to its stream; a final gives up its claim."""
+        stream = self._owners.pop(request.request_id, None)
+        if stream is None:
+            return
+        if stream.live is request:
+            stream.live = None
+            stream.pins.take_over(request.request_id)
+        elif stream.final is request:
+            stream.pins.release()
+            self._forget_final(stream)
+
+    def evict(self, stream_id: str) -> None:
+        """Take an idle stream's blocks; they stay in the prefix cache until they are overwritten."""
+        self._streams[stream_id].pins.release()
+
+    def release_all_pins(self) -> None:
+        """Let go of every pinned block, for vLLM to reset the prefix cache."""
+        for stream in self._streams.values():
+            stream.pins.release()
+
+    def _next_version(self, stream: Stream, hasher: BlockHasher) -> Request | None:
+        tokens = stream.state.tokens
+        whole = len(tokens) // self._block_size * self._block_size
+        if whole <= stream.pins.tokens:
+            return None
+        template = stream.template
+        request = Request(
+            # Unique for ever: the output of a step under way is looked up by it.
+            request_id=f"{stream.state.id}#{stream.state.version}.{next(self._serials)}",
+            prompt_token_ids=list(tokens[:whole]),
+            sampling_params=template.sampling_params,
+            pooling_params=None,
+            arrival_time=stream.state.created_at,
+            lora_request=template.lora_request,
+            cache_salt=template.cache_salt,
+            priority=_LAST_PRIORITY,
+        )
+        # Only new blocks are hashed: hashes are chained, those of the common prefix stay as they are.
+        request.block_hashes = stream.block_hashes
+        request._block_hasher = hasher
+        request.update_block_hashes()
+        stream.live = request
+        self._owners[request.request_id] = stream
+        return request
+
+    def _retire(self, stream: Stream) -> None:
+        """End the running version; `freeing` takes its blocks over."""
+        live = stream.live
+        if live is not None:
+            self._scheduler.finish_requests(live.request_id, RequestStatus.FINISHED_ABORTED)
+
+    def _drop(self, stream: Stream) -> None:
+        self._retire(stream)
+        stream.pins.release()
+        self._forget_final(stream)
+        self._streams.pop(stream.state.id, None)
+        self._finished.pop(stream.state.id, None)
+
+    def _forget_final(self, stream: Stream) -> None:
+        """The stream, if a final request took it over, has served its purpose."""
+        if (final := stream.final) is not None:
+            self._owners.pop(final.request_id, None)
+            stream.final = None
+            self._streams.pop(stream.state.id, None)
+
+    def _open_stream(self, stream_id: str) -> Stream:
+        self.expire()
+        stream = self._streams.get(stream_id)
+        if stream_id in self._finished:
+            raise StreamRefusedError(
+                "finished", f"context stream {stream_id} is finished", self._finished[stream_id].version
+            )
+        if stream is None:
+            raise StreamRefusedError("unknown", f"no context stream {stream_id}: never opened, closed, or expired")
+        return stream
+
+    def _check_length(self, stream_id: str, length: int, version: int | None = None) -> None:
+        limit = min(self._scheduler.max_model_len, self.pool_tokens) - 1
+        if length > limit:
+            raise StreamRefusedError(
+                "too_long",
+                f"context stream {stream_id} would have {length} tokens, the limit is {limit} (one less than the "
+                "model's maximum length and the KV cache's size); shorten the context or start the server with a "
+                "larger --max-model-len",
+                version,
+            )
+
+    @property
+    def pool_tokens(self) -> int:
+        """Tokens that the KV cache can hold for one request (one block is vLLM's null block)."""
+        groups = self._manager.num_kv_cache_groups
+        return (self._manager.block_pool.num_gpu_blocks - 1) // groups * self._block_size
+
+    def _count_write(self, writes: int, tokens: int, invalidated: int) -> None:
+        self.statistics.versions += writes
+        self.statistics.tokens_received += tokens
+        self.statistics.tokens_invalidated += invalidated
+
+    def _status(self, stream: Stream) -> dict[str, Any]:
+        return self._ack(stream.state, stream.phase(self._block_size), stream.computed)
+
+    @staticmethod
+    def _ack(state: StreamState, phase: str, computed: int) -> dict[str, Any]:
+        return {
+            "id": state.id,
+            "state": phase,
+            "version": state.version,
+            "tokens": len(state.tokens),
+            "lcp": state.lcp,
+            "invalidated_tokens": state.invalidated,
+            "computed_tokens": computed,
+            "created_at": state.created_at,
+            "expires_at": state.expires_at,
+        }
+
+    def figures(self) -> dict[str, Any]:
+        """`Statistics` and the present state of streams and pool, for the statistics op."""
+        phases = [stream.phase(self._block_size) for stream in self._streams.values()]
+        pool = self._manager.block_pool
+        return {
+            **asdict(self.statistics),
+            "streams": {phase: phases.count(phase) for phase in sorted(set(phases))},
+            "pinned_blocks": sum(stream.pins.exclusive_blocks for stream in self._streams.values()),
+            "free_blocks": pool.get_num_free_blocks(),
+            "total_blocks": pool.num_gpu_blocks,
+            "block_size": self._block_size,
+        }
