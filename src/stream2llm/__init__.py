@@ -1,12 +1,13 @@
 """Stream retrieval context into vLLM while it is being retrieved."""
 
+# ruff: noqa: F403, F405 - the names come from the client, for type checkers; at run time from __getattr__.
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stream2llm.client import *  # noqa: F403
+    from stream2llm.client import *
 
 __version__ = "0.1.0"
 

@@ -12,7 +12,7 @@ import httpx
 
 from stream2llm.client import stream_flows as flows
 from stream2llm.client.answers import Ack, Answer, AnswerProgress, Piece, answer_from
-from stream2llm.client.content import Endpoint, Message
+from stream2llm.client.content import Endpoint
 from stream2llm.client.errors import Stream2LLMError
 from stream2llm.client.flow import Flow, Pause, Send, Step, run_async
 from stream2llm.client.retry import RetryPolicy
@@ -27,6 +27,7 @@ from stream2llm.client.surface import (
     write_content,
 )
 from stream2llm.client.warming import AsyncWarmer
+from stream2llm.content import Message
 
 T = TypeVar("T")
 

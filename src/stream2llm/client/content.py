@@ -1,28 +1,15 @@
-"""What the client holds of a stream, so that a lost stream can be opened again and a stock server can be asked."""
+"""A stream's content as the client's callers give it and as requests carry it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from stream2llm import content as contents
 from stream2llm.client.errors import InvalidRequest
+from stream2llm.content import Content, ContentError, Message, Messages, Text, TokenIds
 
-Kind = Literal["text", "token_ids", "messages"]
-Message = Mapping[str, Any]
 Endpoint = Literal["completions", "chat/completions"]
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """One kind of content: a text, a tuple of token ids, or a tuple of chat messages."""
-
-    kind: Kind
-    value: str | tuple[int, ...] | tuple[Message, ...]
-
-    def json(self) -> dict[str, Any]:
-        """The field of a request's body that carries it."""
-        return {self.kind: self.value if isinstance(self.value, str) else list(self.value)}
 
 
 def content_of(
@@ -31,34 +18,51 @@ def content_of(
     """The one content that is given, None when none is. Raises `InvalidRequest` when more than one is."""
     if sum(value is not None for value in (text, token_ids, messages)) > 1:
         raise InvalidRequest("give exactly one of text, token_ids and messages")
-    if text is not None:
-        return Content("text", text)
-    if token_ids is not None:
-        return Content("token_ids", tuple(token_ids))
-    if messages is not None:
-        return Content("messages", tuple(messages))
+    try:
+        if text is not None:
+            return contents.text(text)
+        if token_ids is not None:
+            return contents.token_ids(token_ids)
+        if messages is not None:
+            return contents.messages(messages)
+    except ContentError as error:
+        raise InvalidRequest(str(error)) from error
     return None
 
 
-def appended(held: Content | None, more: Content) -> Content:
-    """`held` continued by `more`; text continues the last message of a stream of messages.
+def value_of(content: Content) -> str | list[Any]:
+    """The content as JSON has it: a text, a list of token ids, a list of messages."""
+    match content:
+        case Text():
+            return content.text
+        case TokenIds():
+            return content.ids.tolist()
+        case Messages():
+            return list(content.messages)
 
-    Raises `InvalidRequest` for any other mixture of kinds.
-    """
-    if held is None:
-        return more
-    match held.value, more.value:
-        case str() as text, str() as tail:
-            return Content("text", text + tail)
-        case (*messages,), str() as tail if held.kind == "messages" and messages:
-            *before, last = messages
-            return Content("messages", (*before, _continued(last, tail)))
-        case (*head,), (*tail_items,) if held.kind == more.kind:
-            return Content(held.kind, (*head, *tail_items))
-    raise InvalidRequest(
-        f"a stream of {held.kind} cannot be continued with {more.kind}; replace its content or open another stream",
-        param=more.kind,
-    )
+
+def fields_of(content: Content | None) -> dict[str, Any]:
+    """The field of a request's body that carries the content; none for no content."""
+    return {content.kind: value_of(content)} if content is not None else {}
+
+
+def closed(content: Content) -> Content:
+    """The content as Unicode: half of a surrogate pair that got no partner is U+FFFD, as the server has it."""
+    match content:
+        case Text():
+            return Text(content.closed)
+        case Messages():
+            return Messages(tuple(content.closed))
+        case TokenIds():
+            return content
+
+
+def appended(held: Content | None, more: Content) -> Content:
+    """`held` continued by `more`. Raises `InvalidRequest` where the kinds do not go together."""
+    try:
+        return contents.append(held, more)
+    except ContentError as error:
+        raise InvalidRequest(str(error), param=more.kind) from error
 
 
 def whole_body(held: Content | None, endpoint: Endpoint, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,32 +70,23 @@ def whole_body(held: Content | None, endpoint: Endpoint, body: Mapping[str, Any]
 
     Raises `InvalidRequest` when the endpoint does not fit the kind of content.
     """
-    field: str = "prompt" if endpoint == "completions" else "messages"
-    rest = body.get(field)
-    if held is None:
-        return {**body, field: rest if rest is not None else ("" if field == "prompt" else [])}
-    if (held.kind == "messages") != (field == "messages"):
+    if held is not None and (held.kind == "messages") != (endpoint == "chat/completions"):
         fitting = "chat" if held.kind == "messages" else "complete"
-        raise InvalidRequest(f"a stream of {held.kind} is finished with {fitting}()", param=field)
-    if not rest:
-        return {**body, field: next(iter(held.json().values()))}
-    rest_content = content_of(**{"messages" if field == "messages" else _prompt_kind(rest): rest})
-    assert rest_content is not None
-    if rest_content.kind != held.kind:
-        raise InvalidRequest(f"a stream of {held.kind} cannot be finished with a prompt of {rest_content.kind}")
-    return {**body, field: next(iter(appended(held, rest_content).json().values()))}
+        raise InvalidRequest(f"a stream of {held.kind} is finished with {fitting}()")
+    if endpoint == "chat/completions":
+        field, rest = "messages", content_of(messages=body.get("messages") or [])
+    else:
+        field, rest = "prompt", _prompt(body.get("prompt"), held)
+    assert rest is not None
+    whole = appended(held, rest)
+    return {**body, field: value_of(closed(whole))}
 
 
-def _prompt_kind(prompt: Any) -> Kind:
+def _prompt(prompt: Any, held: Content | None) -> Content | None:
+    if prompt is None:
+        return contents.token_ids([]) if isinstance(held, TokenIds) else contents.text("")
     if isinstance(prompt, str):
-        return "text"
+        return content_of(text=prompt)
     if isinstance(prompt, Sequence) and all(isinstance(item, int) for item in prompt):
-        return "token_ids"
+        return content_of(token_ids=prompt)
     raise InvalidRequest("a stream is finished with one prompt: a string or a list of token ids", param="prompt")
-
-
-def _continued(message: Any, text: str) -> Message:
-    content = message.get("content")
-    if content is None or isinstance(content, str):
-        return {**message, "content": (content or "") + text}
-    return {**message, "content": [*content, {"type": "text", "text": text}]}

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import httpx
 
 from stream2llm.client.answers import Ack, ack_from, ack_of
-from stream2llm.client.content import Content, Endpoint, appended, whole_body
+from stream2llm.client.content import Endpoint, appended, closed, fields_of, whole_body
 from stream2llm.client.errors import (
     InvalidRequest,
     ServerUnavailable,
@@ -28,6 +28,7 @@ from stream2llm.client.errors import (
 )
 from stream2llm.client.flow import Flow, Send
 from stream2llm.client.retry import Exchange, RetryPolicy, exchange
+from stream2llm.content import Content
 
 ROUTES = "/v1/context_streams"
 _ANSWERS_OF_A_SERVER_WITHOUT_THE_ROUTE = (404, 405, 501)
@@ -65,12 +66,12 @@ def open_stream(held: Held, policy: RetryPolicy, *, again: bool = False) -> Flow
     """Open a stream with the content held; on a server without context streams, start warming instead."""
     if held.warming:
         return (yield from _start_warming(held, policy))
-    body = {"id": held.id, **held.options, **(held.content.json() if held.content else {})}
+    body = {"id": held.id, **held.options, **fields_of(held.content)}
     sent = yield from exchange(Send("POST", ROUTES, body), policy)
     if sent.response.is_success:
         return _acknowledged(held, ack_from(sent.response, reopened=again))
     if sent.response.status_code == 409:
-        return (yield from _settle(held, sent, version=1 if held.content else 0, policy=policy, again=again))
+        return (yield from _settle(held, sent, version=_first_version(held), policy=policy, again=again))
     if sent.response.status_code in _ANSWERS_OF_A_SERVER_WITHOUT_THE_ROUTE:
         listing = yield from exchange(Send("GET", ROUTES), policy)
         if listing.response.status_code == 404:
@@ -85,7 +86,7 @@ def write(held: Held, how: Write, content: Content, policy: RetryPolicy) -> Flow
         return _warmed(replace(after, version=held.version + 1))
     if held.adrift:
         return (yield from restore(after, policy))
-    body = {**content.json(), "expected_version": held.version}
+    body = {**fields_of(content), "expected_version": held.version}
     request = Send("POST", f"{held.path}/append", body) if how == "append" else Send("PUT", held.path, body)
     sent = yield from exchange(request, policy)
     if sent.response.is_success:
@@ -101,7 +102,7 @@ def restore(held: Held, policy: RetryPolicy) -> Flow[tuple[Held, Ack]]:
     """Bring the server to the content held, wherever it is: a replacement of the whole, which can be repeated."""
     if held.content is None:
         return (yield from open_stream(replace(held, id=new_id()), policy, again=True))
-    sent = yield from exchange(Send("PUT", held.path, held.content.json()), policy)
+    sent = yield from exchange(Send("PUT", held.path, fields_of(held.content)), policy)
     if sent.response.is_success:
         return _acknowledged(held, ack_from(sent.response))
     if sent.response.status_code == 409:  # an earlier completion, whose answer was lost, finished it
@@ -202,9 +203,15 @@ def _settle(
     raise StreamConflict(refusal.message, version=ack.version, status=409, body=refusal.body)
 
 
+def _first_version(held: Held) -> int:
+    return 0 if held.content is None else 1
+
+
 def _holds(body: Mapping[str, Any], content: Content | None) -> bool:
     """Whether a stream read with its content holds `content`: then the write was ours and nobody else's."""
-    return content is None or all(body.get(name, value) == value for name, value in content.json().items())
+    if content is None:
+        return True
+    return all(body.get(name, value) == value for name, value in fields_of(closed(content)).items())
 
 
 def _is_lost(response: httpx.Response) -> bool:
@@ -222,7 +229,7 @@ def _acknowledged(held: Held, ack: Ack) -> tuple[Held, Ack]:
 
 
 def _warmed(held: Held) -> tuple[Held, Ack]:
-    return held, Ack(id=held.id, state="warming" if held.content else "empty", version=held.version)
+    return held, Ack(id=held.id, state="empty" if held.content is None else "warming", version=held.version)
 
 
 def _start_warming(held: Held, policy: RetryPolicy) -> Flow[tuple[Held, Ack]]:
@@ -230,7 +237,7 @@ def _start_warming(held: Held, policy: RetryPolicy) -> Flow[tuple[Held, Ack]]:
     options = held.options
     if "model" not in options:
         options = {**options, "model": (yield from _first_model(policy))}
-    return _warmed(replace(held, options=options, warming=True, version=1 if held.content else 0))
+    return _warmed(replace(held, options=options, warming=True, version=_first_version(held)))
 
 
 def _first_model(policy: RetryPolicy) -> Flow[str]:

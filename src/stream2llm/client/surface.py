@@ -14,10 +14,11 @@ import httpx
 
 from stream2llm.client import warming
 from stream2llm.client.answers import Ack
-from stream2llm.client.content import Content, Message, content_of
+from stream2llm.client.content import content_of
 from stream2llm.client.errors import InvalidRequest, PrefixWarmingWarning, StreamFinished
 from stream2llm.client.flow import Send
 from stream2llm.client.stream_flows import Held, is_refusal, new_id
+from stream2llm.content import Content, Message
 
 logger = logging.getLogger("stream2llm")
 

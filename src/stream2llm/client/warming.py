@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
 import httpx
 
-from stream2llm.client.content import Endpoint
+from stream2llm.client.content import Endpoint, value_of
 from stream2llm.client.flow import Send
 from stream2llm.client.stream_flows import Held, stock_body
 
@@ -29,7 +29,7 @@ MESSAGE = (
 
 def warm_up(held: Held) -> Send | None:
     """The request that has the server compute the content held; None when there is nothing to compute."""
-    if held.content is None or not held.content.value:
+    if held.content is None or not value_of(held.content):
         return None
     endpoint: Endpoint = "chat/completions" if held.content.kind == "messages" else "completions"
     # Streamed, because then the headers come at once and hanging up stops the computation.
