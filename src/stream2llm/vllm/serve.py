@@ -27,11 +27,11 @@ class ServeRefusedError(Exception):
 def serve(model: str, options: Sequence[str]) -> None:
     """Run the server until it is interrupted.
 
-    `options` are vLLM's own. Raises `ServeRefusedError` for a combination that cannot work, `SystemExit` (2) for an option
-    that vLLM does not know.
+    `options` are vLLM's own. Raises `ServeRefusedError` for a combination that cannot work, `SystemExit` (2) for an
+    option that vLLM does not know.
     """
     os.environ.update(environment(os.environ, _general_plugins(), cpu=_is_cpu()))
-    arguments = parse([model, *options], cpu=_is_cpu())
+    arguments = parse(["--model", model, *options], cpu=_is_cpu())
     from vllm.entrypoints.cli.serve import ServeSubcommand
     from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
     from vllm.logger import configure_logging_from_args
@@ -93,7 +93,7 @@ def check(parsed: argparse.Namespace, environ: Mapping[str, str]) -> None:
 def environment(environ: Mapping[str, str], general_plugins: Sequence[str], cpu: bool) -> dict[str, str]:
     """The environment variables to set. Pure.
 
-    `VLLM_PLUGINS` is an allow-list over all plug-in groups, and endpoint plug-ins load only when it names them. Where the
+    `VLLM_PLUGINS` is an allow-list over all plug-in groups; endpoint plug-ins load only when it names them. Where the
     user set it we add ourselves; where not, every installed general plug-in goes on loading as it would have.
     """
     listed = environ.get("VLLM_PLUGINS")
