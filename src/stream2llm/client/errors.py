@@ -81,7 +81,7 @@ class PrefixWarmingWarning(UserWarning):
 
 
 _TOO_LONG_PARAMS = frozenset({"input_tokens", "input_text"})
-_TOO_LONG_PHRASES = ("maximum context length", "maximum model length", "max_model_len", "kv cache")
+_TOO_LONG_PHRASES = ("maximum context length", "maximum model length", "max-model-len", "kv cache")
 
 
 def error_from(response: httpx.Response) -> Stream2LLMError:
