@@ -26,7 +26,7 @@ class ContentError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Text. Half of a surrogate pair may be its last character: the other half may still come."""
+    """Text. Its first or last character may be half of a surrogate pair, whose other half is in another piece."""
 
     text: str
     kind: Literal["text"] = "text"
@@ -62,7 +62,7 @@ Content = Text | TokenIds | Messages
 
 
 def text(value: str) -> Text:
-    """Text content. Unpaired halves of surrogate pairs, but for one at the end, become U+FFFD."""
+    """Text content. Halves of surrogate pairs, but for one at either end, become U+FFFD."""
     return Text(_tidy(value))
 
 
@@ -76,7 +76,7 @@ def token_ids(values: Iterable[int]) -> TokenIds:
 
 def messages(values: Iterable[Message]) -> Messages:
     """Chat messages, tidied as `text` is."""
-    tidy = [_map_text(value, _tidy) for value in values]
+    tidy = [_map_text(value, lambda part: _close_start(_tidy(part))) for value in values]
     return Messages((*(_map_text(message, _close) for message in tidy[:-1]), *tidy[-1:]))
 
 
@@ -155,25 +155,43 @@ def _map_text(value: Any, change: Callable[[str], str]) -> Any:
     return value
 
 
-def _is_high(character: str) -> bool:
+def _is_first_half(character: str) -> bool:
     return "\ud800" <= character <= "\udbff"
 
 
+def _is_second_half(character: str) -> bool:
+    return "\udc00" <= character <= "\udfff"
+
+
 def _tidy(value: str) -> str:
-    """Pairs joined and unpaired halves replaced, but for a first half at the very end."""
+    """Pairs joined and unpaired halves replaced, but for the two whose partner may be in another piece."""
     if value.isascii():
         return value
-    pending = value[-1] if _is_high(value[-1]) else ""
-    body = value[: len(value) - len(pending)]
-    return body.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace") + pending
+    start, end = int(_is_second_half(value[0])), len(value) - int(_is_first_half(value[-1]))
+    inner = value[start:end].encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return value[:start] + inner + value[end:]
 
 
 def _join(before: str, after: str) -> str:
     """Two tidy texts as one: the halves of a pair that was cut in two are put together."""
-    if before and _is_high(before[-1]) and after:
-        return before[:-1] + _tidy(before[-1] + after)
-    return before + after
+    if not before or not after:
+        return before + after
+    if _is_first_half(before[-1]) and _is_second_half(after[0]):
+        return before[:-1] + _pair(before[-1] + after[0]) + after[1:]
+    return _close_end(before) + _close_start(after)
+
+
+def _pair(halves: str) -> str:
+    return halves.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+
+
+def _close_start(value: str) -> str:
+    return REPLACEMENT_CHARACTER + value[1:] if value and _is_second_half(value[0]) else value
+
+
+def _close_end(value: str) -> str:
+    return value[:-1] + REPLACEMENT_CHARACTER if value and _is_first_half(value[-1]) else value
 
 
 def _close(value: str) -> str:
-    return value[:-1] + REPLACEMENT_CHARACTER if value and _is_high(value[-1]) else value
+    return _close_end(_close_start(value))

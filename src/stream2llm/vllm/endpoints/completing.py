@@ -16,7 +16,7 @@ from stream2llm.content import Content, Messages, Text, TokenIds
 from stream2llm.vllm.endpoints.errors import ApiError
 from stream2llm.vllm.endpoints.rendering import Settings
 from stream2llm.vllm.endpoints.streams import ContextStreams
-from stream2llm.vllm.ops import StreamError, rank_of
+from stream2llm.vllm.ops import StreamError
 
 Endpoint = Literal["completions", "chat/completions"]
 Body = dict[str, Any]
@@ -39,7 +39,6 @@ async def complete(
     if endpoint is None:
         endpoint = "chat/completions" if isinstance(view.content, Messages) else "completions"
     whole = whole_body(stream_id, endpoint, view.content, view.settings, body)
-    raw_request = _on_rank(raw_request, stream_id, streams.ops.ranks)
     if endpoint == "completions":
         return await create_completion(CompletionRequest.model_validate(whole), raw_request=raw_request)
     return await create_chat_completion(ChatCompletionRequest.model_validate(whole), raw_request=raw_request)
@@ -99,12 +98,3 @@ def _whole_messages(held: Content | None, last: Any) -> Any:
 def _refusal(param: str, message: str) -> ApiError:
     return ApiError(HTTPStatus.BAD_REQUEST, f"The stream {message}.", param)
 
-
-def _on_rank(raw_request: Request, stream_id: str, ranks: int) -> Request:
-    """The request, sent to the data-parallel rank that holds the stream's KV cache."""
-    if ranks <= 1:
-        return raw_request
-    name = b"x-data-parallel-rank"
-    headers = [item for item in raw_request.scope["headers"] if item[0].lower() != name]
-    scope = {**raw_request.scope, "headers": [*headers, (name, str(rank_of(stream_id, ranks)).encode())]}
-    return Request(scope, raw_request.receive)

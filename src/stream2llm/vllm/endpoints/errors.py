@@ -87,7 +87,10 @@ class ContextRoute(APIRoute):
 
 def _validation_message(errors: Sequence[Any]) -> tuple[str, str | None]:
     """What is wrong, without the offending values: they may be large, or not even be valid Unicode."""
-    lines = [f"{_field(error) or 'body'}: {error['msg']}" for error in errors[:_REPORTED]]
+    lines = [
+        ": ".join(filter(None, (_field(error), error["msg"].removeprefix("Value error, "))))
+        for error in errors[:_REPORTED]
+    ]
     if len(errors) > _REPORTED:
         lines.append(f"and {len(errors) - _REPORTED} more")
     return "The body is not of the described form: " + "; ".join(lines), _field(errors[0]) if errors else None

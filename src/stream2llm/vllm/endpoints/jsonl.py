@@ -80,11 +80,10 @@ async def read_lines(chunks: AsyncIterator[bytes], limit: int = MAX_LINE) -> Asy
     """
     number, rest = 0, bytearray()
     async for chunk in chunks:
-        seen = len(rest)
         rest += chunk
         if b"\n" in chunk:
             *complete_lines, tail = bytes(rest).split(b"\n")
-            rest, seen = bytearray(tail), 0
+            rest = bytearray(tail)
         else:
             complete_lines = []
         lines = [Line(number + n, data) for n, data in enumerate(complete_lines, 1) if data.strip()]

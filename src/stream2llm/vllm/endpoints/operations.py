@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Literal, get_args
@@ -103,7 +104,5 @@ class OwnedStream:
         if self.id is None:
             return
         stream_id, self.id = self.id, None
-        try:
+        with suppress(StreamError):  # expired, or closed by another connection
             await self._streams.close(stream_id)
-        except StreamError:
-            pass  # expired, or closed by another connection

@@ -62,7 +62,7 @@ async def open_stream(request: OpenRequest, streams: Streams) -> StreamStatus:
 @router.get("")
 async def list_streams(streams: Streams) -> StreamList:
     """The open streams, oldest first."""
-    return StreamList(data=[_status(ack) for ack in await streams.ops.list()])
+    return StreamList(data=[_status(ack) for ack in await streams.ops.list_all()])
 
 
 _JSON_LINES = {

@@ -99,13 +99,13 @@ class StreamSocket:
         if response is None or self._gone.is_set():
             return
         if response.status_code >= HTTPStatus.BAD_REQUEST:
-            await self._send({"op": "complete", **json.loads(response.body)})
+            await self._send({"op": "complete", **json.loads(bytes(response.body))})
             return
         try:
             if hasattr(response, "body_iterator"):
                 await self._unless_gone(self._relay(response))
             else:
-                await self._send({"op": "complete", "event": "response", "data": json.loads(response.body)})
+                await self._send({"op": "complete", "event": "response", "data": json.loads(bytes(response.body))})
         finally:
             self._stream.release()
             if response.background is not None:

@@ -1,0 +1,102 @@
+"""Latency of a write to a context stream over HTTP, and how it grows with the prompt.
+
+Appends `--chunks` chunks of 16 tokens to a stream, one after the other, and times each from sending the request to
+having read the answer, as a client on the same machine sees it. Repeats that on `--repeats` fresh streams.
+
+    python benchmarks/put_latency.py --base-url http://127.0.0.1:8000
+
+Prints one JSON object: `put_to_ack_ms` (median and p95 over all writes), and `growth`, the cost of the last chunk over
+that of the fifth (medians of a window of writes around each; median, least and greatest over the repeats).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import time
+
+import httpx
+
+CHUNK_TOKENS = 16
+EARLY = 5
+WINDOW = 9  # writes around the fifth and at the end, whose median is taken
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--base-url", default="http://127.0.0.1:8000")
+    parser.add_argument("--api-key")
+    parser.add_argument("--chunks", type=int, default=1000)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--kind", choices=["text", "token_ids", "messages"], default="text")
+    parser.add_argument("--pause-ms", type=float, default=20.0, help="between writes, as a retriever makes them")
+    arguments = parser.parse_args()
+    headers = {"Authorization": f"Bearer {arguments.api_key}"} if arguments.api_key else {}
+    with httpx.Client(base_url=arguments.base_url, headers=headers, timeout=60) as client:
+        append_chunks(client, arguments.kind, 20, 0.0, seed=-1)  # warm up
+        runs = [
+            append_chunks(client, arguments.kind, arguments.chunks, arguments.pause_ms / 1000, seed)
+            for seed in range(arguments.repeats)
+        ]
+    print(json.dumps(report(arguments.kind, arguments.pause_ms, runs), indent=2))
+
+
+def append_chunks(client: httpx.Client, kind: str, chunks: int, pause_s: float, seed: int) -> list[float]:
+    """The latency of each append to one stream, in seconds."""
+    dice = random.Random(seed)
+    first = {"messages": [{"role": "user", "content": "Pages:"}]} if kind == "messages" else {}
+    stream = client.post("/v1/context_streams", json=first).raise_for_status().json()["id"]
+    latencies = []
+    for _ in range(chunks):
+        body = chunk(kind, dice)
+        start = time.perf_counter()
+        client.post(f"/v1/context_streams/{stream}/append", json=body).raise_for_status()
+        latencies.append(time.perf_counter() - start)
+        time.sleep(pause_s)
+    client.delete(f"/v1/context_streams/{stream}").raise_for_status()
+    return latencies
+
+
+WORDS = [
+    *("the", "of", "and", "to", "in", "is", "that", "for", "as", "was", "with", "by", "on", "are", "from", "at"),
+    *("which", "be", "this", "had", "not", "but", "they", "have", "one", "all"),
+]
+
+
+def chunk(kind: str, dice: random.Random) -> dict[str, object]:
+    """About 16 tokens: common words are one token each in every vocabulary."""
+    if kind == "token_ids":
+        return {"token_ids": [dice.randrange(1000, 20000) for _ in range(CHUNK_TOKENS)]}
+    return {"text": "".join(f" {dice.choice(WORDS)}" for _ in range(CHUNK_TOKENS))}
+
+
+def report(kind: str, pause_ms: float, runs: list[list[float]]) -> dict[str, object]:
+    every = sorted(1000 * latency for run in runs for latency in run)
+    early = [statistics.median(run[EARLY - 1 - WINDOW // 2 : EARLY + WINDOW // 2]) for run in runs]
+    late = [statistics.median(run[-WINDOW:]) for run in runs]
+    growth = [last / fifth for fifth, last in zip(early, late, strict=True)]
+    return {
+        "kind": kind,
+        "chunks": len(runs[0]),
+        "chunk_tokens": CHUNK_TOKENS,
+        "repeats": len(runs),
+        "pause_ms": pause_ms,
+        "put_to_ack_ms": {
+            "median": round(statistics.median(every), 3),
+            "p95": round(every[int(0.95 * (len(every) - 1))], 3),
+            "max": round(every[-1], 3),
+        },
+        "fifth_chunk_ms": round(1000 * statistics.median(early), 3),
+        "last_chunk_ms": round(1000 * statistics.median(late), 3),
+        "growth": {
+            "median": round(statistics.median(growth), 3),
+            "min": round(min(growth), 3),
+            "max": round(max(growth), 3),
+        },
+    }
+
+
+if __name__ == "__main__":
+    main()
