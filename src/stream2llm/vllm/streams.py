@@ -122,9 +122,10 @@ class StreamTable:
     ) -> Request | None:
         """Open a stream; return the request that prefills it, for the engine to add, if there is a block to compute."""
         self.expire()
-        if stream_id in self._streams or stream_id in self._finished:
+        if stream_id in self._streams:
             raise StreamRefusedError("exists", f"context stream {stream_id} exists already; choose another id")
         self._check_length(stream_id, len(token_ids))
+        self._finished.pop(stream_id, None)  # a finished stream's id may be used again
         state = StreamState.opened(stream_id, token_ids, ttl, time.time())
         stream = Stream(state, template, source, pieces, Pins(self._manager))
         self._streams[stream_id] = stream

@@ -1,0 +1,150 @@
+"""The real CPU engine in this process, stepped by hand, so that a test decides between which steps an op arrives."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections.abc import Sequence
+from contextlib import contextmanager
+from typing import Any
+
+MAX_MODEL_LEN = 2048
+MAX_NUM_SEQS = 4
+STEP_TOKENS = 128
+BLOCK = 32
+
+_serial = itertools.count()
+
+
+class Engine:
+    """`LLMEngine` with context streams. Answers are greedy token ids."""
+
+    def __init__(self, model: str, *, asynchronous: bool, blocks: int, **options: Any) -> None:
+        from vllm import EngineArgs
+        from vllm.v1.engine.llm_engine import LLMEngine
+        from vllm.v1.executor import Executor
+
+        name = "AsyncContextScheduler" if asynchronous else "ContextScheduler"
+        arguments = {
+            "dtype": "float32",
+            "max_model_len": MAX_MODEL_LEN,
+            "max_num_seqs": MAX_NUM_SEQS,
+            "max_num_batched_tokens": STEP_TOKENS,
+            "block_size": BLOCK,
+            "num_gpu_blocks_override": blocks,
+            "enforce_eager": True,
+            "scheduler_cls": f"stream2llm.vllm.scheduler.{name}",
+            **options,
+        }
+        config = EngineArgs(model=model, **arguments).create_engine_config()
+        # vLLM turns asynchronous scheduling off on the CPU, where it gains nothing. Its logic works there all the same:
+        # a step is scheduled before the output of the one before is known.
+        config.scheduler_config.async_scheduling = asynchronous
+        self.engine = LLMEngine(
+            vllm_config=config, executor_class=Executor.get_class(config), log_stats=False, multiprocess_mode=False
+        )
+        self.core = self.engine.engine_core.engine_core
+        self.scheduler = self.core.scheduler
+        self.outputs: dict[str, Any] = {}
+
+    def template(self, **fields: Any) -> Any:
+        from vllm import SamplingParams, TokensPrompt
+
+        prompt = TokensPrompt(prompt_token_ids=[1], **fields)
+        return self.engine.input_processor.process_inputs(
+            "template", prompt, SamplingParams(max_tokens=1), supported_tasks=("generate",)
+        )
+
+    def open(self, stream: str, tokens: Sequence[int] = (), ttl: float = 600.0) -> dict[str, Any]:
+        return self.core.context_open(stream, ttl, {"kind": "token_ids"}, [], list(tokens), self.template())
+
+    def put(self, stream: str, tokens: Sequence[int], base: int | None = None, keep: int = 0) -> dict[str, Any]:
+        """Write `tokens` as the whole new prompt; the first `keep` of them are sent by reference."""
+        version = self.core.context_status(stream).get("version", 0) if base is None else base
+        return self.core.context_put(stream, version, 1, keep, list(tokens[keep:]), [], None)
+
+    def close(self, stream: str) -> dict[str, Any]:
+        return self.core.context_close(stream)
+
+    def status(self, stream: str) -> dict[str, Any]:
+        return self.core.context_status(stream)
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        return self.core.context_statistics()
+
+    @property
+    def free_blocks(self) -> int:
+        return self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+
+    def ask(self, tokens: Sequence[int], stream: str | None = None, max_tokens: int = 8, **params: Any) -> str:
+        """Send a request, the final one of `stream` if given; its id."""
+        from vllm import SamplingParams, TokensPrompt
+
+        request_id = f"request-{next(_serial)}"
+        extra = {"context_stream": stream} if stream is not None else None
+        sampling = SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True, extra_args=extra, **params)
+        self.engine.add_request(request_id, TokensPrompt(prompt_token_ids=list(tokens)), sampling)
+        return request_id
+
+    def abort(self, request_id: str) -> None:
+        self.engine.abort_request([request_id])
+
+    def step(self, times: int = 1) -> None:
+        for _ in range(times):
+            if self.core.scheduler.has_requests() or self.core.batch_queue:
+                for output in self.engine.step():
+                    self.outputs[output.request_id] = output
+
+    def run(self, limit: int = 2000) -> None:
+        """Step until the engine would sleep."""
+        for _ in range(limit):
+            if not (self.core.scheduler.has_requests() or self.core.batch_queue):
+                return
+            self.step()
+        raise AssertionError(f"the engine is still busy after {limit} steps: {self.figures}")
+
+    def answer(self, request_id: str) -> list[int]:
+        output = self.outputs[request_id]
+        assert output.finished
+        return list(output.outputs[0].token_ids)
+
+    def cached(self, request_id: str) -> int:
+        """Prompt tokens of a finished request that were found in the cache."""
+        return int(self.outputs[request_id].num_cached_tokens)
+
+    def cold(self, tokens: Sequence[int], max_tokens: int = 8, **params: Any) -> list[int]:
+        """The answer of the engine with nothing cached, every stream being gone."""
+        self.run()
+        assert self.scheduler.reset_prefix_cache()
+        request_id = self.ask(tokens, max_tokens=max_tokens, **params)
+        self.run()
+        return self.answer(request_id)
+
+    def settle(self) -> None:
+        """Close every stream and finish every request, so that the next test finds an empty engine."""
+        for stream in self.core.context_list():
+            self.close(stream["id"])
+        self.abort_all()
+        self.run()
+        self.outputs.clear()
+        assert self.scheduler.reset_prefix_cache()
+
+    def abort_all(self) -> None:
+        requests = [request.request_id for request in self.scheduler.requests.values()]
+        self.engine.abort_request(requests, internal=True)
+
+
+@contextmanager
+def running_engine(model: str, **options: Any) -> Any:
+    """An `Engine`, and nothing of it left behind."""
+    from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
+
+    engine = Engine(model, **options)
+    try:
+        yield engine
+    finally:
+        engine.core.shutdown()
+        del engine
+        gc.collect()
+        cleanup_dist_env_and_memory()
