@@ -118,8 +118,14 @@ class _Planning:
                 waiting.append((position, candidate))
         admitted = False
         for position, candidate in waiting:
-            if self._tokens <= 0 or not self._free_a_slot() or not self._make_room(candidate, position):
+            slot_holder = self._worst_running_partial()
+            if self._tokens <= 0 or (self._slots <= 0 and slot_holder is None):
+                break
+            if not self._make_room(candidate, position):
                 break  # stock admission is in order: nobody overtakes the first that does not fit
+            if self._slots <= 0 and slot_holder is not None:
+                self._parked.add(slot_holder)
+                self._slots += 1
             self._slots -= 1
             self._take(candidate)
             admitted = True
@@ -181,14 +187,9 @@ class _Planning:
             self._slots += 1
         self._parked.discard(victim.id)
 
-    def _free_a_slot(self) -> bool:
-        """Whether a sequence slot is free, if need be by parking the worst-ranked stream that has one."""
-        if self._slots > 0:
-            return True
-        for victim in reversed(self._ranked):
-            on_slot = victim.kind is Kind.PARTIAL and victim.running
-            if on_slot and victim.id not in self._evicted and victim.id not in self._parked:
-                self._parked.add(victim.id)
-                self._slots += 1
-                return True
-        return False
+    def _worst_running_partial(self) -> str | None:
+        for candidate in reversed(self._ranked):
+            on_slot = candidate.kind is Kind.PARTIAL and candidate.running
+            if on_slot and candidate.id not in self._evicted and candidate.id not in self._parked:
+                return candidate.id
+        return None
