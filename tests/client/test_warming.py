@@ -1,8 +1,10 @@
 import asyncio
 import json
+import socket
 import threading
 import time
 import warnings
+from contextlib import contextmanager
 
 import httpx
 import pytest
@@ -174,6 +176,31 @@ def test_what_is_not_sent_yet_is_forgotten_at_the_end():
     server.go.set()
     wait_for(lambda: server.in_flight == 0)
     assert server.prompts == ["a"]
+
+
+def test_the_end_hangs_up_on_what_is_in_flight():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(5)
+        http = httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}")
+        received = threading.Event()
+
+        @contextmanager
+        def open_response(step):
+            with http.stream(step.method, step.path, json=step.body) as response:
+                received.set()
+                yield response
+
+        warmer = Warmer(open_response)
+        warmer.offer(Send("POST", "/v1/completions", {"prompt": "a"}))
+        connection, _ = listener.accept()
+        with connection, http:
+            connection.settimeout(5)
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            assert received.wait(5)
+            time.sleep(0.05)
+            warmer.stop()
+            assert connection.recv(65536) == b""
 
 
 def test_the_async_warmer_keeps_one_in_flight_and_hangs_up_at_the_end():

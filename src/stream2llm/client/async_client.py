@@ -121,8 +121,7 @@ class AsyncContextStream(StreamBase):
 
     async def open(self) -> Ack:
         """Open the stream; entering the `async with` block does it."""
-        async with self._lock:
-            return self._take_over(await self._client._run(flows.open_stream(self._held, self._client._retry)))
+        return await self._start()
 
     async def append(
         self,
@@ -187,7 +186,7 @@ class AsyncContextStream(StreamBase):
                 await self._client._run(flows.close(self._held, self._client._retry))
 
     async def __aenter__(self) -> Self:
-        await self.open()
+        await self._start()
         return self
 
     async def __aexit__(
@@ -197,6 +196,10 @@ class AsyncContextStream(StreamBase):
             await self.close()
         except Stream2LLMError as failure:
             logger.warning("stream %s is left to expire on the server: %s", self.id, failure)
+
+    async def _start(self) -> Ack:
+        async with self._lock:
+            return self._take_over(await self._client._run(flows.open_stream(self._held, self._client._retry)))
 
     async def _write(
         self,

@@ -99,7 +99,15 @@ def retry_after(header: str | None, now: dt.datetime | None = None) -> float | N
 
 
 def _unreachable(request: Send, error: httpx.RequestError) -> Stream2LLMError:
-    what = f"{request.method} {request.path}"
+    what = f"{request.method} {_url_of(error) or request.path}"
     if isinstance(error, httpx.TimeoutException):
         return ServerUnavailable(f"{what}: no answer in time ({type(error).__name__}); a longer timeout may help")
-    return ServerUnavailable(f"{what}: {error or type(error).__name__}")
+    hint = "; is the server running?" if isinstance(error, httpx.ConnectError) else ""
+    return ServerUnavailable(f"{what}: {error or type(error).__name__}{hint}")
+
+
+def _url_of(error: httpx.RequestError) -> str | None:
+    try:
+        return str(error.request.url)
+    except RuntimeError:  # raised by a transport that does not tell
+        return None

@@ -119,8 +119,7 @@ class ContextStream(StreamBase):
 
     def open(self) -> Ack:
         """Open the stream; entering the `with` block does it."""
-        with self._lock:
-            return self._take_over(self._client._run(flows.open_stream(self._held, self._client._retry)))
+        return self._start()
 
     def append(
         self,
@@ -185,7 +184,7 @@ class ContextStream(StreamBase):
                 self._client._run(flows.close(self._held, self._client._retry))
 
     def __enter__(self) -> Self:
-        self.open()
+        self._start()
         return self
 
     def __exit__(
@@ -195,6 +194,10 @@ class ContextStream(StreamBase):
             self.close()
         except Stream2LLMError as failure:
             logger.warning("stream %s is left to expire on the server: %s", self.id, failure)
+
+    def _start(self) -> Ack:
+        with self._lock:
+            return self._take_over(self._client._run(flows.open_stream(self._held, self._client._retry)))
 
     def _write(
         self,
