@@ -25,9 +25,14 @@ TEXT = "".join(f"Page {n}: the quick brown fox jumps over {n} lazy dogs. " for n
 GREEDY = {"temperature": 0, "max_tokens": 16}
 
 
+def fresh():
+    """A cache salt that nothing in the prefix cache has."""
+    return f"salt-{random.random()}"
+
+
 def cold(server, endpoint="completions", **body):
     """A stock answer with nothing in the prefix cache."""
-    body = {"model": server.model, "cache_salt": f"cold-{random.random()}", **GREEDY, **body}
+    body = {"model": server.model, "cache_salt": fresh(), **GREEDY, **body}
     answer = httpx.post(f"{server.base_url}/v1/{endpoint}", json=body, timeout=60).json()["choices"][0]
     return answer["text"] if endpoint == "completions" else answer["message"]["content"]
 
@@ -273,7 +278,7 @@ class TestStockServer:
             assert stream.complete([5], **GREEDY).text == cold(stock_server, prompt=[*range(100, 200), 5])
 
     def test_the_context_is_computed_before_the_question_comes(self, stock_server, client):
-        with client.stream(text=TEXT, cache_salt="warm") as stream:
+        with client.stream(text=TEXT, cache_salt=fresh()) as stream:
             wait_for(lambda: metric(stock_server, "vllm:num_requests_running") == 0)
             hits = metric(stock_server, "vllm:prefix_cache_hits_total")
             prompt_tokens = stream.complete(prompt="\nWhy?", **GREEDY).usage["prompt_tokens"]
@@ -281,7 +286,7 @@ class TestStockServer:
 
     def test_the_question_hangs_up_on_a_warm_up_under_way(self, stock_server, client):
         before = metric(stock_server, "vllm:request_success_total")
-        with client.stream(text=TEXT * 4, cache_salt="hang up") as stream:
+        with client.stream(text=TEXT * 4, cache_salt=fresh()) as stream:
             time.sleep(0.1)  # of the warm-up's half second or more
             answer = stream.complete(prompt="?", **GREEDY)
         assert answer.text == cold(stock_server, prompt=TEXT * 4 + "?")

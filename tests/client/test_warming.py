@@ -4,7 +4,7 @@ import socket
 import threading
 import time
 import warnings
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import httpx
 import pytest
@@ -193,9 +193,11 @@ def test_the_end_hangs_up_on_what_is_in_flight():
         warmer = Warmer(open_response)
         warmer.offer(Send("POST", "/v1/completions", {"prompt": "a"}))
         connection, _ = listener.accept()
-        with connection, http:
+        with connection, closing(http):
             connection.settimeout(5)
-            connection.recv(65536)
+            sent = b""
+            while not sent.endswith(b"}"):
+                sent += connection.recv(65536)
             connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
             assert received.wait(5)
             time.sleep(0.05)

@@ -45,12 +45,14 @@ class Warmer:
         self._lock = threading.Lock()
         self._next: Send | None = None
         self._running = False
+        self._unwanted = False
         self._response: httpx.Response | None = None
 
     def offer(self, request: Send) -> None:
         """Send `request` when the one in flight is done, unless a newer one is offered before."""
         with self._lock:
             self._next = request
+            self._unwanted = False
             if not self._running:
                 self._running = True
                 threading.Thread(target=self._work, name="stream2llm-warmer", daemon=True).start()
@@ -59,6 +61,7 @@ class Warmer:
         """Forget what has not been sent and hang up on what is in flight."""
         with self._lock:
             self._next = None
+            self._unwanted = True
             if self._response is not None:
                 _hang_up(self._response)
 
@@ -68,6 +71,8 @@ class Warmer:
                 with self._open_response(request) as response:
                     with self._lock:
                         self._response = response
+                        if self._unwanted:
+                            continue
                     for _ in response.iter_bytes():
                         pass
                     _report(response)
