@@ -50,7 +50,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a step may use: tokens, free sequence slots, free KV blocks (reclaimable cached ones included)."""
+    """What a step may use: tokens, sequence slots, free KV blocks (reclaimable cached ones included).
+
+    `slots` counts those that no running complete request has; open streams get what complete requests leave.
+    """
 
     tokens: int
     slots: int
@@ -61,8 +64,8 @@ class Budget:
 class Plan:
     """What to do in this step.
 
-    `partials` may be computed, best rank first; other open streams keep what they hold and wait. `evicted` lose the
-    blocks that they or their streams hold (recompute); `parked` lose their sequence slot and keep their blocks.
+    `partials` may be computed, best rank first. `evicted` lose the blocks that they or their streams hold (recompute).
+    `parked` are the running streams that are not computed now: they lose their sequence slot and keep their blocks.
     """
 
     partials: tuple[str, ...] = ()
@@ -92,17 +95,20 @@ class _Planning:
         self._ranked = ranked
         self._tokens, self._slots, self._blocks = budget.tokens, budget.slots, budget.blocks
         self._evicted: set[str] = set()
-        self._parked: set[str] = set()
         self._partials: list[str] = []
 
     def result(self) -> Plan:
-        admitted_waiting = self._serve_complete()
-        self._serve_partials(admitted_waiting)
-        in_rank = [candidate.id for candidate in self._ranked]
+        admitted = self._serve_complete()
+        self._serve_partials(admitted)
+        not_computed = [
+            candidate.id
+            for candidate in self._ranked
+            if candidate.kind is Kind.PARTIAL and candidate.running and candidate.id not in self._partials
+        ]
         return Plan(
             tuple(self._partials),
-            evicted=tuple(id for id in in_rank if id in self._evicted),
-            parked=tuple(id for id in in_rank if id in self._parked),
+            evicted=tuple(candidate.id for candidate in self._ranked if candidate.id in self._evicted),
+            parked=tuple(id for id in not_computed if id not in self._evicted),
         )
 
     def _serve_complete(self) -> bool:
@@ -118,37 +124,27 @@ class _Planning:
                 waiting.append((position, candidate))
         admitted = False
         for position, candidate in waiting:
-            slot_holder = self._worst_running_partial()
-            if self._tokens <= 0 or (self._slots <= 0 and slot_holder is None):
-                break
-            if not self._make_room(candidate, position):
+            if self._tokens <= 0 or self._slots <= 0 or not self._make_room(candidate, position):
                 break  # stock admission is in order: nobody overtakes the first that does not fit
-            if self._slots <= 0 and slot_holder is not None:
-                self._parked.add(slot_holder)
-                self._slots += 1
             self._slots -= 1
             self._take(candidate)
             admitted = True
         return admitted
 
-    def _serve_partials(self, admitted_waiting: bool) -> None:
+    def _serve_partials(self, admitted: bool) -> None:
         for position, candidate in enumerate(self._ranked):
-            if self._tokens <= 0:
+            if self._tokens <= 0 or self._slots <= 0:
                 return
-            if candidate.kind is not Kind.PARTIAL or candidate.id in self._evicted or candidate.id in self._parked:
+            if candidate.kind is not Kind.PARTIAL or candidate.id in self._evicted:
                 continue
-            # Stock schedule() serves running requests first. Holding running streams back for the one step in which a
-            # complete request is admitted keeps the budget, and the shortest possible step, for it.
-            if admitted_waiting and candidate.running:
+            # Stock schedule() serves running requests before it admits waiting ones. Without running streams the step
+            # in which a complete request is admitted has its budget, and is as short as it can be.
+            if admitted and candidate.running:
                 continue
-            if not candidate.running and self._slots <= 0:
-                continue
-            if not self._make_room(candidate, position):
-                continue
-            if not candidate.running:
+            if self._make_room(candidate, position):
                 self._slots -= 1
-            self._take(candidate)
-            self._partials.append(candidate.id)
+                self._take(candidate)
+                self._partials.append(candidate.id)
 
     def _take(self, candidate: Candidate) -> None:
         self._tokens -= min(self._tokens, candidate.remaining_tokens)
@@ -183,13 +179,3 @@ class _Planning:
     def _evict(self, victim: Candidate) -> None:
         self._evicted.add(victim.id)
         self._blocks += victim.held_blocks
-        if victim.running and victim.id not in self._parked:
-            self._slots += 1
-        self._parked.discard(victim.id)
-
-    def _worst_running_partial(self) -> str | None:
-        for candidate in reversed(self._ranked):
-            on_slot = candidate.kind is Kind.PARTIAL and candidate.running
-            if on_slot and candidate.id not in self._evicted and candidate.id not in self._parked:
-                return candidate.id
-        return None

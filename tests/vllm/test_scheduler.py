@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+
 from stepping import BLOCK, MAX_MODEL_LEN, MAX_NUM_SEQS, STEP_TOKENS, Engine
 
 VOCABULARY = range(10, 49000)
@@ -127,9 +128,7 @@ def test_anything_may_happen_at_any_step(engine: Engine, rng: random.Random, ste
 
 
 @pytest.mark.parametrize("steps", range(0, 14, 2))
-def test_aborting_the_final_request_in_each_state_leaks_nothing(
-    engine: Engine, rng: random.Random, steps: int
-) -> None:
+def test_aborting_the_final_request_in_each_state_leaks_nothing(engine: Engine, rng: random.Random, steps: int) -> None:
     """BUGS 13, 14: waiting, prefilling, decoding; the engine is idle within a few steps."""
     context = tokens(rng, 500)
     engine.open("s", context[:200])
@@ -180,9 +179,7 @@ def test_a_second_final_request_is_an_ordinary_one(engine: Engine, rng: random.R
         assert engine.answer(request) == engine.cold([*context, last])
 
 
-def test_more_idle_streams_than_sequence_slots_do_not_delay_a_plain_request(
-    engine: Engine, rng: random.Random
-) -> None:
+def test_more_idle_streams_than_sequence_slots_do_not_delay_a_plain_request(engine: Engine, rng: random.Random) -> None:
     """BUGS 6."""
     for number in range(2 * MAX_NUM_SEQS):
         engine.open(f"s{number}", tokens(rng, 64))

@@ -137,7 +137,8 @@ class _ContextStreams(Scheduler):
             for stream in self.streams
             if pressed and stream.pins and stream.live is None and stream.final is None
         ]
-        slots = self.max_num_active_reqs - len(self.running) - self.num_waiting_for_streaming_input
+        complete = sum(not self.streams.is_version(request) for request in self.running)
+        slots = self.max_num_active_reqs - complete - self.num_waiting_for_streaming_input
         return candidates, Budget(self.max_num_scheduled_tokens, slots, free)
 
     def _waiting_complete(self) -> Iterator[Request]:
@@ -240,35 +241,16 @@ class _ContextStreams(Scheduler):
 
     @contextmanager
     def _only_planned(self, step_plan: Plan) -> Iterator[None]:
-        """Show stock `schedule()` complete requests first, then the planned versions; park the rest afterwards.
-
-        Running versions that are held back keep their sequence slots, so the engine's limits are lowered by their
-        number meanwhile.
-        """
-        planned = {request_id: place for place, request_id in enumerate(step_plan.partials)}
-        complete: list[Request] = []
-        shown: list[Request] = []
-        held_back: list[Request] = []
-        for request in self.running:
-            if not self.streams.is_version(request):
-                complete.append(request)
-            elif request.request_id in planned:
-                shown.append(request)
-            else:
-                held_back.append(request)
-        shown.sort(key=lambda request: planned[request.request_id])
+        """Show stock `schedule()` complete requests first, then the planned versions; park who was not admitted."""
+        place = {request_id: number for number, request_id in enumerate(step_plan.partials)}
+        # Complete requests keep their order: theirs is -1, and sorting is stable.
+        self.running.sort(key=lambda request: place.get(request.request_id, -1))
         handed = [self._parked.pop(request_id) for request_id in step_plan.partials if request_id in self._parked]
-        self.running = complete + shown
         for request in handed:
             self.waiting.add_request(request)
-        self.max_num_running_reqs -= len(held_back)
-        self.max_num_active_reqs -= len(held_back)
         try:
             yield
         finally:
-            self.max_num_running_reqs += len(held_back)
-            self.max_num_active_reqs += len(held_back)
-            self.running.extend(held_back)
             not_admitted = [request for request in handed if request.status in _READY]
             if not_admitted:
                 self.waiting.remove_requests(not_admitted)

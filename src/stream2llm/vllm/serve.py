@@ -33,10 +33,8 @@ def serve(model: str, options: Sequence[str]) -> None:
     os.environ.update(environment(os.environ, _general_plugins(), cpu=_is_cpu()))
     arguments = parse(["--model", model, *options], cpu=_is_cpu())
     from vllm.entrypoints.cli.serve import ServeSubcommand
-    from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
     from vllm.logger import configure_logging_from_args
 
-    cli_env_setup()
     configure_logging_from_args(arguments)
     subcommand = ServeSubcommand()
     subcommand.validate(arguments)
@@ -49,7 +47,7 @@ def serve(model: str, options: Sequence[str]) -> None:
 
 def parse(arguments: Sequence[str], cpu: bool) -> argparse.Namespace:
     """vLLM's arguments with our defaults where the user gave none; raises `ServeRefusedError`."""
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.entrypoints.cli.serve import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     parser = make_arg_parser(FlexibleArgumentParser(prog="stream2llm serve"))
@@ -99,6 +97,8 @@ def environment(environ: Mapping[str, str], general_plugins: Sequence[str], cpu:
     listed = environ.get("VLLM_PLUGINS")
     allowed = general_plugins if listed is None else [name for name in listed.split(",") if name]
     chosen = {"VLLM_PLUGINS": ",".join(dict.fromkeys([*allowed, PLUGIN]))}
+    if "VLLM_WORKER_MULTIPROC_METHOD" not in environ:
+        chosen["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # as vLLM's own command does
     if cpu:
         # Left alone, the CPU engine takes one core less than there are, and half of the memory for the KV cache.
         cores = sorted(os.sched_getaffinity(0))

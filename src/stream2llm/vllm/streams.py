@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.request import Request, RequestStatus
 
 from stream2llm.stream import StreamRefusedError, StreamState, longest_common_prefix
+from stream2llm.vllm import compat
 from stream2llm.vllm.pins import Pins
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ class StreamTable:
         self._retire(stream)
         stream.state = state
         stream.pins.trim(state.lcp)
-        stream.block_hashes = stream.block_hashes[: state.lcp // self._scheduler.hash_block_size]
+        stream.block_hashes = stream.block_hashes[: self._hashes_within(state.lcp)]
         if source is None:
             stream.pieces.extend(pieces)
         else:
@@ -224,12 +225,13 @@ class StreamTable:
 
     def freeing(self, request: Request) -> None:
         """A request is about to free its blocks: a version leaves them to its stream; a final gives up its claim."""
-        stream = self._owners.pop(request.request_id, None)
+        request_id = request.request_id
+        stream = self._owners.pop(request_id, None)
         if stream is None:
             return
         if stream.live is request:
             stream.live = None
-            stream.pins.take_over(request.request_id)
+            stream.pins.take_over(request_id)
         elif stream.final is request:
             stream.pins.release()
             self._forget_final(stream)
@@ -267,6 +269,10 @@ class StreamTable:
         stream.live = request
         self._owners[request.request_id] = stream
         return request
+
+    def _hashes_within(self, tokens: int) -> int:
+        """How many block hashes depend on nothing but the first `tokens` tokens."""
+        return max(0, tokens - compat.hash_lookahead(self._scheduler)) // self._scheduler.hash_block_size
 
     def _retire(self, stream: Stream) -> None:
         """End the running version; `freeing` takes its blocks over."""
