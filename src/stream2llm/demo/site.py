@@ -27,7 +27,8 @@ def pydoc_site() -> Iterator[str]:
             cwd=empty,
         ) as process,
     ):
-        assert process.stdin and process.stdout
+        assert process.stdin
+        assert process.stdout
         try:
             found = re.search(r"http://\S+", process.stdout.readline())
             if not found:
