@@ -157,7 +157,7 @@ class Crawler:
         try:
             async with asyncio.timeout(self.limits.timeout):
                 url, html = await self._download(client, robots, target)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # ValueError: not an address
             raise Skip(f"{type(error).__name__}: {error}") from error
         except TimeoutError as error:
             raise Skip(f"took more than {self.limits.timeout:g} s") from error

@@ -37,6 +37,7 @@ def started_server(model: str) -> Iterator[str]:
             [sys.executable, "-c", _SERVE, "serve", model, "--host", "127.0.0.1", "--port", str(port)],
             stdout=log,
             stderr=subprocess.STDOUT,
+            env={"VLLM_NO_USAGE_STATS": "1", **os.environ},
             start_new_session=True,  # Ctrl-C is for the demo, which ends the server itself
         )
         try:
