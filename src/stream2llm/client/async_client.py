@@ -19,6 +19,7 @@ from stream2llm.client.retry import RetryPolicy
 from stream2llm.client.surface import (
     DEFAULT_ANSWER_TIMEOUT,
     DEFAULT_TIMEOUT,
+    LIMITS,
     Connection,
     StreamBase,
     StreamOptions,
@@ -54,7 +55,7 @@ class AsyncClient:
     ) -> None:
         self._connection = Connection(base_url, api_key, model, timeout, answer_timeout)
         self._retry = retry or RetryPolicy()
-        self._http = httpx.AsyncClient(headers=self._connection.headers, transport=transport)
+        self._http = httpx.AsyncClient(headers=self._connection.headers, limits=LIMITS, transport=transport)
 
     def stream(
         self,

@@ -24,6 +24,9 @@ logger = logging.getLogger("stream2llm")
 
 DEFAULT_TIMEOUT = 30.0
 DEFAULT_ANSWER_TIMEOUT = 600.0
+# As many connections as there are streams; an idle one is dropped before vLLM's server does it (after 5 s), because a
+# request that meets the closing connection would have to be repeated.
+LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=4.0)
 
 
 class StreamOptions(TypedDict, total=False):
