@@ -97,4 +97,3 @@ def _whole_messages(held: Content | None, last: Any) -> Any:
 
 def _refusal(param: str, message: str) -> ApiError:
     return ApiError(HTTPStatus.BAD_REQUEST, f"The stream {message}.", param)
-

@@ -92,8 +92,8 @@ class PromptRenderer:
             case None:
                 splice = _exchange(old.body, array("I"))
             case TokenIds(ids):
-                self._check_vocabulary(ids)
                 splice = _exchange(old.body, ids)
+                self._check_vocabulary(splice.ids)
             case Text():
                 if settings.add_special_tokens:
                     head, foot = self._special_tokens()
