@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from stream2llm.vllm.ops import ContextOps
-from stream2llm.vllm.serve import ASYNC_SCHEDULER, CPU_BLOCK_SIZE, environment
+from stream2llm.vllm.serve import ASYNC_SCHEDULER, CPU_BLOCK_SIZE, cpu_environment
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -127,9 +127,8 @@ def _engine(model: str, longest: int, kv_blocks: int | None) -> AsyncLLM:
     from vllm.v1.engine.async_llm import AsyncLLM
 
     cpu = bool(current_platform.is_cpu())
-    chosen = environment(os.environ, [], cpu)
-    del chosen["VLLM_PLUGINS"]  # unset, it lets every general plug-in load, and there is no server
-    os.environ.update(chosen)
+    if cpu:
+        os.environ.update(cpu_environment(os.environ))
     options: dict[str, Any] = {"dtype": "float32", "block_size": CPU_BLOCK_SIZE} if cpu else {}
     arguments = AsyncEngineArgs(
         model=model,

@@ -30,8 +30,11 @@ def serve(model: str, options: Sequence[str]) -> None:
     `options` are vLLM's own. Raises `ServeRefusedError` for a combination that cannot work, `SystemExit` (2) for an
     option that vLLM does not know.
     """
-    os.environ.update(environment(os.environ, _general_plugins(), cpu=_is_cpu()))
-    arguments = parse(["--model", model, *options], cpu=_is_cpu())
+    cpu = _is_cpu()
+    os.environ.update(process_environment(os.environ, _general_plugins()))
+    arguments = parse(["--model", model, *options], cpu)
+    if cpu:
+        os.environ.update(cpu_environment(os.environ, ranks=_ranks(arguments)))
     from vllm.entrypoints.cli.serve import ServeSubcommand
     from vllm.logger import configure_logging_from_args
 
@@ -88,8 +91,8 @@ def check(parsed: argparse.Namespace, environ: Mapping[str, str]) -> None:
         raise ServeRefusedError("--runner pooling: context streams need a model that generates")
 
 
-def environment(environ: Mapping[str, str], general_plugins: Sequence[str], cpu: bool) -> dict[str, str]:
-    """The environment variables to set. Pure.
+def process_environment(environ: Mapping[str, str], general_plugins: Sequence[str]) -> dict[str, str]:
+    """The environment variables to set for every vLLM process. Pure.
 
     `VLLM_PLUGINS` is an allow-list over all plug-in groups; endpoint plug-ins load only when it names them. Where the
     user set it we add ourselves; where not, every installed general plug-in goes on loading as it would have.
@@ -99,19 +102,24 @@ def environment(environ: Mapping[str, str], general_plugins: Sequence[str], cpu:
     chosen = {"VLLM_PLUGINS": ",".join(dict.fromkeys([*allowed, PLUGIN]))}
     if "VLLM_WORKER_MULTIPROC_METHOD" not in environ:
         chosen["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"  # as vLLM's own command does
-    if cpu:
-        # Left alone, the CPU engine takes one core less than there are, and half of the memory for the KV cache.
-        cores = sorted(os.sched_getaffinity(0))
-        chosen |= {
-            name: value
-            for name, value in {
-                "OMP_NUM_THREADS": str(len(cores)),
-                "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
-                "VLLM_CPU_KVCACHE_SPACE": "1",
-            }.items()
-            if name not in environ
-        }
     return chosen
+
+
+def cpu_environment(environ: Mapping[str, str], ranks: int = 1) -> dict[str, str]:
+    """What suits the CPU engine where the user set nothing. Pure but for the cores that this process may use.
+
+    Left alone, a single engine leaves one core to the server and takes half of the memory for the KV cache. Several
+    engines are bound to cores by vLLM.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    chosen = {"VLLM_CPU_KVCACHE_SPACE": "1"}
+    if ranks == 1:
+        chosen |= {"OMP_NUM_THREADS": str(len(cores)), "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores))}
+    return {name: value for name, value in chosen.items() if name not in environ}
+
+
+def _ranks(arguments: argparse.Namespace) -> int:
+    return int(arguments.data_parallel_size * arguments.tensor_parallel_size * arguments.pipeline_parallel_size)
 
 
 def _general_plugins() -> list[str]:
