@@ -18,6 +18,7 @@ from stream2llm import (
     PrefixWarmingWarning,
     RetryPolicy,
     StreamConflict,
+    StreamFinished,
     StreamNotFound,
 )
 
@@ -127,6 +128,15 @@ def test_another_writer_is_a_conflict(server, client):
         with pytest.raises(StreamConflict) as raised:
             stream.append("c")
         assert raised.value.version == 2
+
+
+def test_a_stream_finished_by_somebody_else_takes_no_more(server, client):
+    with client.stream(text="a") as stream:
+        finish = f"{server.base_url}/v1/context_streams/{stream.id}/completions"
+        httpx.post(finish, json={"prompt": "b", "max_tokens": 1}).raise_for_status()
+        for use in (lambda: stream.append("c"), stream.complete):
+            with pytest.raises(StreamFinished):
+                use()
 
 
 @pytest.mark.parametrize(
