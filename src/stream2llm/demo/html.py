@@ -61,4 +61,4 @@ def _links(tree: object, url: str) -> Iterator[Link]:
         except ValueError:  # not an address at all
             continue
         if scheme in ("http", "https"):
-            yield Link(target, " ".join(anchor.itertext()).strip())
+            yield Link(target, " ".join("".join(anchor.itertext()).split()))
