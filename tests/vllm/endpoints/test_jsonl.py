@@ -132,6 +132,8 @@ class TestUpload:
         done = subprocess.run(
             ["curl", "-sS", "-N", "-T", "-", url], stdin=producer.stdout, capture_output=True, check=True
         )
+        assert producer.stdout is not None
+        producer.stdout.close()
         assert producer.wait() == 0
         assert answer(json.loads(done.stdout)) == answer(api.plain(prompt=CONTEXT + QUESTION))
 
@@ -177,9 +179,8 @@ def test_fifty_clients_that_vanish_in_the_middle_close_their_streams(api: Api) -
         client = socket.create_connection((address.hostname, address.port))
         head = f"POST {STREAMS}/jsonl HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
         body = lines(*APPENDS[: n % 8], COMPLETE)
-        client.sendall(
-            head.encode() + f"{len(body):x}\r\n".encode() + body + b"\r\n" + b"40\r\n" + b'{"op": "app'[: n % 12]
-        )
+        begun = b"40\r\n" + b'{"op": "app'[: n % 12]
+        client.sendall(head.encode() + f"{len(body):x}\r\n".encode() + body + b"\r\n" + begun)
         time.sleep(0.005 * (n % 5))
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
         client.close()

@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
+from starlette.exceptions import HTTPException
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
 
@@ -81,6 +82,11 @@ class ContextRoute(APIRoute):
                 return await handle(request)
             except (ApiError, StreamError, ContentError, RequestValidationError, ValidationError) as error:
                 return error_response(error)
+            except HTTPException as error:
+                if error.status_code != HTTPStatus.BAD_REQUEST:
+                    raise
+                # FastAPI could not decode the body.
+                return error_response(ApiError(HTTPStatus.UNPROCESSABLE_ENTITY, "The body is not JSON in UTF-8."))
 
         return answer
 
