@@ -71,16 +71,17 @@ def test_token_ids_are_asked_as_token_ids():
         assert stream.complete(prompt=[3]).text == "[1, 2, 3]"
 
 
-def test_what_the_stream_was_opened_with_is_in_the_request():
+def test_what_the_stream_was_opened_with_is_in_the_request_as_far_as_it_is_for_it():
     server = stock()
-    with client(server).stream(text="a", ttl=5, cache_salt="s", priority=2, model="m") as stream:
+    everything = {"ttl": 5, "cache_salt": "s", "priority": 2, "model": "m", "add_special_tokens": False, "tools": []}
+    with client(server).stream(text="a", **everything) as stream:
         stream.complete()
-    assert server.calls("POST", "/completions")[-1] == {
-        "model": "m",
-        "cache_salt": "s",
-        "priority": 2,
-        "prompt": "a",
-    }
+    with client(server).stream(messages=[{"role": "user", "content": "a"}], **everything) as stream:
+        stream.chat()
+    common = {"model": "m", "cache_salt": "s", "priority": 2}
+    text, chat = server.calls("POST", "/v1/completions")[-1], server.calls("POST", "/chat/completions")[-1]
+    assert text == common | {"add_special_tokens": False, "prompt": "a"}
+    assert chat == common | {"tools": [], "messages": [{"role": "user", "content": "a"}]}
 
 
 def test_acks_count_versions_and_leave_unknown_what_is_unknown():

@@ -32,7 +32,11 @@ from stream2llm.content import Content
 
 ROUTES = "/v1/context_streams"
 _ANSWERS_OF_A_SERVER_WITHOUT_THE_ROUTE = (404, 405, 501)
-_STREAM_ONLY_OPTIONS = frozenset({"id", "ttl"})
+# What of the options given at opening a stock request knows too, as the server fills them in.
+_STOCK_OPTIONS: Mapping[Endpoint, tuple[str, ...]] = {
+    "completions": ("model", "cache_salt", "priority", "add_special_tokens"),
+    "chat/completions": ("model", "cache_salt", "priority", "chat_template_kwargs", "tools"),
+}
 
 Write = Literal["append", "replace"]
 
@@ -172,7 +176,7 @@ def open_streams(policy: RetryPolicy) -> Flow[list[Ack]]:
 
 def stock_body(held: Held, endpoint: Endpoint, body: Mapping[str, Any]) -> dict[str, Any]:
     """The stock request for the whole prompt, with the options the stream was opened with."""
-    options = {name: value for name, value in held.options.items() if name not in _STREAM_ONLY_OPTIONS}
+    options = {name: held.options[name] for name in _STOCK_OPTIONS[endpoint] if name in held.options}
     return whole_body(held.content, endpoint, {**options, **body})
 
 
