@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,15 +41,22 @@ def free_port() -> int:
 
 
 @contextmanager
-def running_server(command: Sequence[str], model: str, *options: str, api_key: str | None = None) -> Iterator[Server]:
+def running_server(
+    command: Sequence[str],
+    model: str,
+    *options: str,
+    api_key: str | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Iterator[Server]:
     """Start `command MODEL options`, wait until it is healthy, and stop it as Ctrl-C does."""
     port = free_port()
     arguments = [*command, model, "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(port), *options]
     if api_key is not None:
         arguments += ["--api-key", api_key]
-    environ = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1"}
+    quiet = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1"}
+    env = {**os.environ, **quiet, **(environ or {})}
     with tempfile.NamedTemporaryFile(suffix=".log", delete=False) as log:
-        process = subprocess.Popen(arguments, stdout=log, stderr=subprocess.STDOUT, env=environ, start_new_session=True)
+        process = subprocess.Popen(arguments, stdout=log, stderr=subprocess.STDOUT, env=env, start_new_session=True)
     log_file = Path(log.name)
     server = Server(f"http://127.0.0.1:{port}", "tiny", process, log_file, api_key, tuple(options))
     try:

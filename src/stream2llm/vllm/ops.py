@@ -132,8 +132,12 @@ class ContextOps:
         """Close an open or finished stream and release what it pins."""
         await self._call(stream_id, "context_close", stream_id)
 
+    async def sweep(self) -> None:
+        """Drop expired streams. An idle engine has no clock of its own: the front end calls this now and then."""
+        await self._client.engine_core.call_utility_all_async("context_sweep")
+
     async def statistics(self) -> list[dict[str, Any]]:
-        """Counters of every rank, in rank order; see `EngineStreams.statistics`."""
+        """Counters of every rank, in rank order; see `streams.Statistics`."""
         return await self._client.engine_core.call_utility_all_async("context_statistics")
 
     async def _call(self, stream_id: str, method: str, *args: Any) -> dict[str, Any]:

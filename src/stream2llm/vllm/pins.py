@@ -19,19 +19,16 @@ class _Pin:
 class Pins:
     """References of one stream to cached blocks. A block let go of stays in the prefix cache until it is needed."""
 
-    __slots__ = ("_manager", "_pins")
+    __slots__ = ("_manager", "_pins", "tokens")
 
     def __init__(self, manager: KVCacheManager) -> None:
         self._manager = manager
         self._pins: list[_Pin] = []
+        self.tokens = 0
+        """The length of the prefix whose blocks are held."""
 
     def __bool__(self) -> bool:
         return bool(self._pins)
-
-    @property
-    def tokens(self) -> int:
-        """The length of the prefix whose blocks are held."""
-        return max((pin.end for pin in self._pins), default=0)
 
     @property
     def exclusive_blocks(self) -> int:
@@ -59,7 +56,7 @@ class Pins:
 
     def trim(self, tokens: int) -> None:
         """Let go of the blocks that reach beyond the first `tokens` tokens: a new version differs from there."""
-        if any(pin.end > tokens for pin in self._pins):
+        if self.tokens > tokens:
             kept = [pin for pin in self._pins if pin.end <= tokens]
             self._manager.block_pool.touch([pin.block for pin in kept])
             self._replace(kept)
@@ -71,5 +68,6 @@ class Pins:
     def _replace(self, pins: list[_Pin]) -> None:
         """Hold `pins`, whose references were taken already, instead of the present ones."""
         released, self._pins = self._pins, pins
+        self.tokens = max((pin.end for pin in pins), default=0)
         # Last first: of what is free to be overwritten, the tail of a prefix goes before its head.
         self._manager.block_pool.free_blocks([pin.block for pin in reversed(released)])

@@ -1,0 +1,109 @@
+"""What `stream2llm serve` sets and refuses, and that the real server starts and stops cleanly."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import subprocess
+from typing import Any
+
+import httpx
+import pytest
+
+import serving
+from stream2llm.vllm.serve import (
+    ASYNC_SCHEDULER,
+    SYNC_SCHEDULER,
+    ServeRefusedError,
+    check,
+    cpu_environment,
+    defaults,
+    process_environment,
+)
+
+
+def options(**given: Any) -> argparse.Namespace:
+    stock = {
+        "scheduler_cls": None,
+        "async_scheduling": None,
+        "block_size": None,
+        "dtype": "auto",
+        "enable_prefix_caching": None,
+        "runner": "auto",
+        "grpc": False,
+    }
+    return argparse.Namespace(**{**stock, **given})
+
+
+def test_the_scheduler_follows_the_kind_of_scheduling() -> None:
+    assert defaults(options(), cpu=False) == {"scheduler_cls": ASYNC_SCHEDULER}
+    assert defaults(options(async_scheduling=False), cpu=False) == {"scheduler_cls": SYNC_SCHEDULER}
+
+
+def test_the_cpu_gets_small_blocks_and_float32_unless_the_user_says_otherwise() -> None:
+    assert defaults(options(scheduler_cls=ASYNC_SCHEDULER), cpu=True) == {"block_size": 32, "dtype": "float32"}
+    given = options(scheduler_cls=ASYNC_SCHEDULER, block_size=64, dtype="bfloat16")
+    assert defaults(given, cpu=True) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "message"),
+    [
+        ({"enable_prefix_caching": False}, {}, "--no-enable-prefix-caching"),
+        ({"scheduler_cls": "other.Scheduler"}, {}, "--scheduler-cls other.Scheduler"),
+        ({"runner": "pooling"}, {}, "--runner pooling"),
+        ({"grpc": True}, {}, "gRPC"),
+        ({}, {"VLLM_USE_RUST_FRONTEND": "1"}, "Rust"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_its_name(
+    given: dict[str, Any], environ: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ServeRefusedError, match=message):
+        check(options(**{"scheduler_cls": ASYNC_SCHEDULER, **given}), environ)
+
+
+def test_usual_options_are_accepted() -> None:
+    check(options(scheduler_cls=ASYNC_SCHEDULER, enable_prefix_caching=True), {"VLLM_USE_RUST_FRONTEND": "0"})
+
+
+def test_the_plugin_is_added_to_the_users_list_and_else_to_all_installed_ones() -> None:
+    assert process_environment({"VLLM_PLUGINS": "mine"}, ["other"])["VLLM_PLUGINS"] == "mine,stream2llm"
+    assert process_environment({"VLLM_PLUGINS": ""}, ["other"])["VLLM_PLUGINS"] == "stream2llm"
+    assert process_environment({}, ["other", "stream2llm"])["VLLM_PLUGINS"] == "other,stream2llm"
+
+
+def test_the_users_environment_wins() -> None:
+    assert "VLLM_WORKER_MULTIPROC_METHOD" not in process_environment({"VLLM_WORKER_MULTIPROC_METHOD": "fork"}, [])
+    assert "OMP_NUM_THREADS" not in cpu_environment({"OMP_NUM_THREADS": "1"})
+    assert set(cpu_environment({}, ranks=2)) == {"VLLM_CPU_KVCACHE_SPACE"}
+
+
+def test_an_unusable_combination_ends_with_status_2_and_a_message(model: str) -> None:
+    command = [*serving.OURS, model, "--no-enable-prefix-caching"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert "--no-enable-prefix-caching" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+OURS = (serving.OURS, (), {})
+THROUGH_VLLM = (
+    serving.STOCK,
+    ("--scheduler-cls", ASYNC_SCHEDULER, "--dtype", "float32", "--block-size", "32"),
+    {"VLLM_PLUGINS": "stream2llm"},
+)
+
+
+@pytest.mark.parametrize(("stop_signal", "start"), [(signal.SIGINT, OURS), (signal.SIGTERM, THROUGH_VLLM)])
+def test_the_server_stops_cleanly_with_a_stream_open(
+    model: str, stop_signal: signal.Signals, start: tuple[tuple[str, ...], tuple[str, ...], dict[str, str]]
+) -> None:
+    """Started by our command, and by vLLM's own as docs/serving.md has it."""
+    command, options, environ = start
+    with serving.running_server(command, model, *serving.SMALL, *options, environ=environ) as server:
+        httpx.post(f"{server.base_url}/v1/context_streams", json={"text": "left open"}).raise_for_status()
+        server.process.send_signal(stop_signal)
+        assert server.process.wait(30) == 0
+        assert "Traceback" not in server.log()
+        assert not subprocess.run(["pgrep", "-g", str(server.process.pid)], capture_output=True, text=True).stdout
