@@ -10,15 +10,16 @@ BIN := .venv/bin
 READY := .venv/.ready
 ARGS ?=
 
-# torch's CPU build: a wheel from pip's find-links where there is one, otherwise uv's source of CPU builds.
+# torch's CPU build: a wheel from pip's find-links where there is one, otherwise uv's source of CPU builds. It is
+# installed first and by itself, since that source takes over torch's companion packages too.
 PIP_FIND_LINKS ?= $(shell $(PYTHON) -m pip config get global.find-links 2>/dev/null)
 comma := ,
 empty :=
 space := $(empty) $(empty)
 uv_links = $(subst $(space),$(comma),$(strip $(PIP_FIND_LINKS)))
-uv_torch = $(if $(foreach place,$(PIP_FIND_LINKS),$(wildcard $(place)/torch-*+cpu-*.whl)),,cpu)
-uv = $(if $(uv_links),UV_FIND_LINKS="$(uv_links)") $(if $(uv_torch),UV_TORCH_BACKEND="$(uv_torch)") \
-	VIRTUAL_ENV="$(CURDIR)/.venv" UV_LINK_MODE=copy $(BIN)/uv
+torch_source = $(if $(foreach place,$(PIP_FIND_LINKS),$(wildcard $(place)/torch-*+cpu-*.whl)),,--torch-backend cpu)
+uv = $(if $(uv_links),UV_FIND_LINKS="$(uv_links)") VIRTUAL_ENV="$(CURDIR)/.venv" UV_LINK_MODE=copy $(BIN)/uv
+locked = sed -n '/^$(1)==/,/[^\]$$/p' requirements.lock > .venv/$(1).txt
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/' | expand -t 16
@@ -53,7 +54,9 @@ $(READY): requirements.lock pyproject.toml
 	[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
 	sed -n '/^uv==/,/[^\\]$$/p' requirements.lock > .venv/uv.txt
 	$(BIN)/uv --version 2>/dev/null | grep -qF "$$(sed -n 's/^uv==\([0-9.]*\).*/uv \1 /p' .venv/uv.txt)" || \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r .venv/uv.txt
+		$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r .venv/uv.txt
+	$(call locked,torch)
+	$(uv) pip install --no-deps --require-hashes $(torch_source) -r .venv/torch.txt
 	$(uv) pip sync requirements.lock --compile-bytecode
 	$(uv) pip install --quiet --no-deps --no-build-isolation -e .
 	touch $@
