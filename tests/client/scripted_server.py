@@ -15,8 +15,9 @@ import httpx
 from stream2llm import RetryPolicy
 
 # Faults, one for each request that arrives: the request is lost on the way; it is carried out and its answer is lost;
-# the server forgets all streams before it; a status is answered instead.
-LOSE_REQUEST, LOSE_ANSWER, RESTART = "lose request", "lose answer", "restart"
+# it is carried out after the next one, when nobody waits for it any more; the server forgets all streams
+# before it; a status is answered instead.
+LOSE_REQUEST, LOSE_ANSWER, LATE, RESTART = "lose request", "lose answer", "late", "restart"
 Fault = str | httpx.Response | None
 
 AT_ONCE = RetryPolicy(retries=4, first_delay=0.0)
@@ -30,6 +31,7 @@ class ScriptedServer:
         self.requests: list[tuple[str, str, Any]] = []
         self.plugin, self.models = plugin, models
         self._faults = iter(faults)
+        self._late: list[tuple[httpx.Request, dict[str, Any]]] = []
 
     @property
     def transport(self) -> httpx.MockTransport:
@@ -48,11 +50,16 @@ class ScriptedServer:
         fault = next(self._faults, None)
         if fault == LOSE_REQUEST:
             raise httpx.ConnectTimeout("lost on the way", request=request)
+        if fault == LATE:
+            self._late.append((request, body or {}))
+            raise httpx.ReadError("given up", request=request)
         if isinstance(fault, httpx.Response):
             return fault
         if fault == RESTART:
             self.streams.clear()
         response = self._route(request, body or {})
+        while self._late:
+            self._route(*self._late.pop())
         if fault == LOSE_ANSWER:
             raise httpx.ReadError("answer lost", request=request)
         return response

@@ -109,6 +109,49 @@ async def test_a_cancelled_write_does_not_disturb_those_after_it():
 
 
 @in_a_loop
+async def test_a_cancelled_write_that_arrives_late_comes_too_late():
+    scripted = ScriptedServer()
+    sent, late = asyncio.Event(), []
+
+    async def slow(request):
+        if request.content and b"lost" in request.content:
+            late.append(request)
+            sent.set()
+            await asyncio.sleep(60)
+        return scripted(request)
+
+    c = AsyncClient("http://server", transport=httpx.MockTransport(slow), retry=AT_ONCE)
+    async with c.stream(text="a") as stream:
+        write = asyncio.create_task(stream.append("lost"))
+        await sent.wait()
+        write.cancel()
+        await asyncio.wait([write])
+        await stream.append("b")
+        assert scripted(late[0]).status_code == 409
+        assert (await stream.complete()).text == "ab"
+
+
+@in_a_loop
+async def test_a_cancelled_write_that_arrives_late_is_too_late_for_the_answer():
+    scripted = ScriptedServer()
+    late = []
+
+    async def slow(request):
+        if request.content and b"lost" in request.content:
+            late.append(request)
+            await asyncio.sleep(60)
+        if request.url.path.endswith("completions"):
+            assert scripted(late[0]).status_code == 409
+        return scripted(request)
+
+    c = AsyncClient("http://server", transport=httpx.MockTransport(slow), retry=AT_ONCE)
+    async with c.stream(text="a") as stream:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(stream.append("lost"), 0.05)
+        assert (await stream.complete(prompt="?")).text == "a?"
+
+
+@in_a_loop
 async def test_a_cancelled_block_closes_the_stream():
     scripted = ScriptedServer()
     opened = asyncio.Event()

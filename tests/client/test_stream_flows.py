@@ -15,7 +15,7 @@ from stream2llm import (
     StreamFinished,
 )
 
-from .scripted_server import AT_ONCE, LOSE_ANSWER, LOSE_REQUEST, RESTART, ScriptedServer
+from .scripted_server import AT_ONCE, LATE, LOSE_ANSWER, LOSE_REQUEST, RESTART, ScriptedServer
 
 
 def client(server, retry=AT_ONCE):
@@ -26,7 +26,7 @@ def busy():
     return httpx.Response(503, json={"error": {"message": "busy"}})
 
 
-@pytest.mark.parametrize("fault", [LOSE_REQUEST, LOSE_ANSWER, busy(), httpx.Response(502, text="proxy")])
+@pytest.mark.parametrize("fault", [LOSE_REQUEST, LOSE_ANSWER, LATE, busy(), httpx.Response(502, text="proxy")])
 @pytest.mark.parametrize("how", ["append", "replace"])
 def test_a_write_is_carried_out_once(fault, how):
     server = ScriptedServer([None, fault])
@@ -44,10 +44,10 @@ def test_opening_is_carried_out_once(content):
         assert stream.version == len(content)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=300)
 @given(
     writes=st.lists(st.tuples(st.sampled_from(["append", "replace"]), st.text("xyz🎉", max_size=3)), max_size=8),
-    faults=st.lists(st.sampled_from([None, LOSE_REQUEST, LOSE_ANSWER, RESTART, "busy"]), max_size=30),
+    faults=st.lists(st.sampled_from([None, LOSE_REQUEST, LOSE_ANSWER, LATE, RESTART, "busy"]), max_size=30),
 )
 def test_any_faults_leave_the_content_as_written(writes, faults):
     server = ScriptedServer([busy() if fault == "busy" else fault for fault in faults])
@@ -59,10 +59,10 @@ def test_any_faults_leave_the_content_as_written(writes, faults):
         assert stream.complete(prompt="?").text == expected + "?"
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=300)
 @given(
     writes=st.lists(st.text("xyz", min_size=1, max_size=3), max_size=8),
-    faults=st.lists(st.sampled_from([None, LOSE_REQUEST, LOSE_ANSWER, RESTART]), max_size=30),
+    faults=st.lists(st.sampled_from([None, LOSE_REQUEST, LOSE_ANSWER, LATE, RESTART]), max_size=30),
 )
 def test_a_write_that_was_given_up_is_not_in_the_answer_and_one_that_was_not_is(writes, faults):
     server = ScriptedServer([None, *faults])
@@ -74,7 +74,7 @@ def test_a_write_that_was_given_up_is_not_in_the_answer_and_one_that_was_not_is(
             except ServerUnavailable:
                 continue
             written += text
-        for _ in range(len(faults) + 1):
+        for _ in range(3 * len(faults) + 1):
             try:
                 answer = stream.complete(prompt="?")
             except ServerUnavailable:

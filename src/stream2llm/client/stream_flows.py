@@ -98,22 +98,34 @@ def write(held: Held, how: Write, content: Content, policy: RetryPolicy) -> Flow
     if sent.response.status_code == 409:
         return (yield from _settle(after, sent, version=held.version + 1, policy=policy))
     if _is_lost(sent.response):
-        return (yield from open_stream(after, policy, again=True))
+        return (yield from _open_again(after, policy, uncertain=sent.uncertain))
     raise error_from(sent.response)
 
 
 def restore(held: Held, policy: RetryPolicy) -> Flow[tuple[Held, Ack]]:
-    """Bring the server to the content held, wherever it is: a replacement of the whole, which can be repeated."""
+    """Bring the server to the content held, whatever it holds.
+
+    It is written even where it is there already: a write given up earlier may still be on its way, and the new version
+    makes it come too late.
+    """
     if held.content is None:
-        return (yield from open_stream(replace(held, id=new_id()), policy, again=True))
-    sent = yield from exchange(Send("PUT", held.path, fields_of(held.content)), policy)
-    if sent.response.is_success:
-        return _acknowledged(held, ack_from(sent.response))
-    if sent.response.status_code == 409:  # an earlier completion, whose answer was lost, finished it
-        return (yield from open_stream(replace(held, id=new_id()), policy, again=True))
-    if _is_lost(sent.response):
-        return (yield from open_stream(held, policy, again=True))
-    raise error_from(sent.response)
+        return (yield from _open_again(held, policy, uncertain=True))
+    for _ in range(policy.retries + 1):
+        read = yield from exchange(Send("GET", held.path), policy)
+        if _is_lost(read.response):
+            return (yield from _open_again(held, policy, uncertain=True))
+        if not read.response.is_success:
+            raise error_from(read.response)
+        current = ack_from(read.response)
+        if current.state == "finished":  # by an earlier completion, whose answer was lost
+            return (yield from _open_again(held, policy, uncertain=True))
+        body = {**fields_of(held.content), "expected_version": current.version}
+        sent = yield from exchange(Send("PUT", held.path, body), policy)
+        if sent.response.is_success:
+            return _acknowledged(held, ack_from(sent.response))
+        if sent.response.status_code not in (404, 409):
+            raise error_from(sent.response)
+    raise ServerUnavailable(f"stream {held.id} is being changed by somebody else all the time", status=409)
 
 
 def complete(
@@ -134,10 +146,8 @@ def complete(
     for _ in range(policy.retries + 1):
         request = Send("POST", f"{held.path}/{endpoint}", _rest(held, endpoint, body), stream=streamed, answer=True)
         sent = yield from exchange(request, policy)
-        if _is_lost(sent.response):
-            held, _ = yield from open_stream(held, policy, again=True)
-        elif sent.response.status_code == 409 and sent.uncertain:
-            held, _ = yield from open_stream(replace(held, id=new_id()), policy)
+        if _is_lost(sent.response) or (sent.response.status_code == 409 and sent.uncertain):
+            held, _ = yield from _open_again(held, policy, uncertain=sent.uncertain)
         elif sent.response.status_code == 409:
             raise StreamFinished(error_from(sent.response).message, status=409)
         else:
@@ -189,6 +199,14 @@ def _rest(held: Held, endpoint: Endpoint, body: Mapping[str, Any]) -> Mapping[st
     return {**body, field: empty}
 
 
+def _open_again(held: Held, policy: RetryPolicy, *, uncertain: bool) -> Flow[tuple[Held, Ack]]:
+    """Open a lost stream with the content held.
+
+    Versions count anew, so a write that is still on its way could fit the new stream: then it gets another id.
+    """
+    return (yield from open_stream(replace(held, id=new_id()) if uncertain else held, policy, again=True))
+
+
 def _settle(
     after: Held, sent: Exchange, *, version: int, policy: RetryPolicy, again: bool = False
 ) -> Flow[tuple[Held, Ack]]:
@@ -196,7 +214,7 @@ def _settle(
     refusal = error_from(sent.response)
     read = yield from exchange(Send("GET", after.path, query={"content": "true"}), policy)
     if read.response.status_code == 404:
-        return (yield from open_stream(after, policy, again=True))
+        return (yield from _open_again(after, policy, uncertain=sent.uncertain))
     if not read.response.is_success:
         raise error_from(read.response)
     ack = ack_from(read.response, reopened=again)
@@ -215,7 +233,7 @@ def _holds(body: Mapping[str, Any], content: Content | None) -> bool:
     """Whether a stream read with its content holds `content`: then the write was ours and nobody else's."""
     if content is None:
         return True
-    return all(body.get(name, value) == value for name, value in fields_of(closed(content)).items())
+    return all(body.get(name) == value for name, value in fields_of(closed(content)).items())
 
 
 def _is_lost(response: httpx.Response) -> bool:
