@@ -22,6 +22,7 @@ from vllm.v1.request import Request, RequestStatus
 from stream2llm.planner import Budget, Candidate, Kind, Plan, plan
 from stream2llm.vllm.streams import Stream, StreamTable
 
+_IDLE = "idle#"  # no request id has this form, so a stream's id, which a client may choose, cannot be taken for one
 _READY = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
 
 
@@ -133,7 +134,9 @@ class _ContextStreams(Scheduler):
         candidates = [self._candidate(place, request, pressed) for place, request in enumerate(in_engine)]
         candidates += [self._candidate(0, request, pressed) for request in self._parked.values()]
         candidates += [
-            Candidate(stream.state.id, Kind.IDLE, stream.state.created_at, held_blocks=stream.pins.exclusive_blocks)
+            Candidate(
+                _IDLE + stream.state.id, Kind.IDLE, stream.state.created_at, held_blocks=stream.pins.exclusive_blocks
+            )
             for stream in self.streams
             if pressed and stream.pins and stream.live is None and stream.final is None
         ]
@@ -224,11 +227,11 @@ class _ContextStreams(Scheduler):
             self._preempt_request(request, now)
             statistics.parked += 1
         for victim in step_plan.evicted:
-            request = self.requests.get(victim)
-            if request is None:
-                self.streams.evict(victim)
+            if victim.startswith(_IDLE):
+                self.streams.evict(victim.removeprefix(_IDLE))
                 statistics.pins_evicted += 1
                 continue
+            request = self.requests[victim]
             if request.status == RequestStatus.RUNNING:
                 self.running.remove(request)
                 self._preempt_request(request, now)

@@ -68,8 +68,6 @@ class Stream:
         return min(len(self.state.tokens), max(running, self.pins.tokens))
 
     def phase(self, block_size: int) -> str:
-        if self.state.finished:
-            return "finished"
         if not self.state.tokens:
             return "empty"
         if self.live is not None:
@@ -96,10 +94,12 @@ class StreamTable:
         self.statistics = Statistics()
 
     def __iter__(self) -> Iterator[Stream]:
+        """The open streams."""
         return iter(self._streams.values())
 
     def __bool__(self) -> bool:
-        return bool(self._streams)
+        """Whether a stream is open, or a final request still has to adopt its stream's blocks."""
+        return bool(self._streams or self._owners)
 
     def owner(self, request: Request) -> Stream | None:
         """The stream of a version's request or of a final request that has not yet adopted its blocks."""
@@ -178,7 +178,7 @@ class StreamTable:
 
     def all_status(self) -> list[dict[str, Any]]:
         self.expire()
-        return [self._status(stream) for stream in self._streams.values() if not stream.state.finished]
+        return [self._status(stream) for stream in self._streams.values()]
 
     def close(self, stream_id: str) -> None:
         """Close a stream: its version is aborted, its blocks are let go. A final request that runs is not touched."""
@@ -190,7 +190,7 @@ class StreamTable:
         now = time.time()
         if now < self._next_expiry:
             return
-        for stream in [s for s in self._streams.values() if not s.state.finished and s.state.expires_at <= now]:
+        for stream in [stream for stream in self._streams.values() if stream.state.expires_at <= now]:
             self.statistics.expired += 1
             self._drop(stream)
         self._next_expiry = min((stream.state.expires_at for stream in self._streams.values()), default=math.inf)
@@ -201,17 +201,17 @@ class StreamTable:
         """A final request names the stream: no more versions; the pins stay until the request holds the blocks."""
         self.expire()
         stream = self._streams.get(stream_id)
-        if stream is None or stream.state.finished:
+        if stream is None:
             return
         reused = longest_common_prefix(stream.state.tokens, list(final.prompt_token_ids or ()))
         self.statistics.tokens_adopted += min(reused, stream.computed) // self._block_size * self._block_size
         self.statistics.finals += 1
         self._retire(stream)
         stream.pins.trim(reused)
-        stream.state, stream.pieces, stream.block_hashes = stream.state.finish(), [], []
         stream.final = final
+        del self._streams[stream_id]
         self._owners[final.request_id] = stream
-        self._finished[stream_id] = stream.state
+        self._finished[stream_id] = stream.state.finish()
         if len(self._finished) > _REMEMBERED_FINISHED:
             self._finished.popitem(last=False)
 
@@ -221,7 +221,8 @@ class StreamTable:
             stream = self._owners.get(request_id)
             if stream is not None:
                 stream.pins.release()
-                self._forget_final(stream)
+                if stream.final is not None:
+                    del self._owners[request_id]
 
     def freeing(self, request: Request) -> None:
         """A request is about to free its blocks: a version leaves them to its stream; a final gives up its claim."""
@@ -234,7 +235,6 @@ class StreamTable:
             stream.pins.take_over(request_id)
         elif stream.final is request:
             stream.pins.release()
-            self._forget_final(stream)
 
     def evict(self, stream_id: str) -> None:
         """Take an idle stream's blocks; they stay in the prefix cache until they are overwritten."""
@@ -242,8 +242,12 @@ class StreamTable:
 
     def release_all_pins(self) -> None:
         """Let go of every pinned block, for vLLM to reset the prefix cache."""
-        for stream in self._streams.values():
+        for stream in self._holders():
             stream.pins.release()
+
+    def _holders(self) -> list[Stream]:
+        """Every stream that may hold pins: the open ones, and those whose final request has yet to adopt them."""
+        return [*self._streams.values(), *(stream for stream in self._owners.values() if stream.final is not None)]
 
     def _next_version(self, stream: Stream, hasher: BlockHasher) -> Request | None:
         tokens = stream.state.tokens
@@ -281,18 +285,9 @@ class StreamTable:
             self._scheduler.finish_requests(live.request_id, RequestStatus.FINISHED_ABORTED)
 
     def _drop(self, stream: Stream) -> None:
+        del self._streams[stream.state.id]
         self._retire(stream)
         stream.pins.release()
-        self._forget_final(stream)
-        self._streams.pop(stream.state.id, None)
-        self._finished.pop(stream.state.id, None)
-
-    def _forget_final(self, stream: Stream) -> None:
-        """The stream, if a final request took it over, has served its purpose."""
-        if (final := stream.final) is not None:
-            self._owners.pop(final.request_id, None)
-            stream.final = None
-            self._streams.pop(stream.state.id, None)
 
     def _open_stream(self, stream_id: str) -> Stream:
         self.expire()
@@ -351,7 +346,7 @@ class StreamTable:
         return {
             **asdict(self.statistics),
             "streams": {phase: phases.count(phase) for phase in sorted(set(phases))},
-            "pinned_blocks": sum(stream.pins.exclusive_blocks for stream in self._streams.values()),
+            "pinned_blocks": sum(stream.pins.exclusive_blocks for stream in self._holders()),
             "free_blocks": pool.get_num_free_blocks(),
             "total_blocks": pool.num_gpu_blocks,
             "block_size": self._block_size,
