@@ -120,7 +120,8 @@ class _ContextStreams(Scheduler):
             output = super().schedule(throttle_prefills)
         self.streams.scheduled(output.num_scheduled_tokens)
         statistics.tokens_computed += output.total_num_scheduled_tokens
-        self._parked_may_run = bool(self._parked) and (self._parked_may_run and output.total_num_scheduled_tokens > 0)
+        # Who is left parked waits for a change; until one comes the engine may sleep. A throttled step decided nothing.
+        self._parked_may_run = throttle_prefills
         return output
 
     def _snapshot(self) -> tuple[list[Candidate], Budget]:
@@ -138,7 +139,7 @@ class _ContextStreams(Scheduler):
                 _IDLE + stream.state.id, Kind.IDLE, stream.state.created_at, held_blocks=stream.pins.exclusive_blocks
             )
             for stream in self.streams
-            if pressed and stream.pins and stream.live is None and stream.final is None
+            if pressed and stream.pins and stream.live is None
         ]
         complete = sum(not self.streams.is_version(request) for request in self.running)
         slots = self.max_num_active_reqs - complete - self.num_waiting_for_streaming_input
@@ -157,9 +158,8 @@ class _ContextStreams(Scheduler):
                     return
 
     def _candidate(self, place: int, request: Request, pressed: bool) -> Candidate:
-        running = (
-            request.status not in _READY
-        )  # or loading its KV blocks from elsewhere: it holds them, and has no slot
+        # Running, or loading its KV blocks from elsewhere: it holds them, though it has no slot.
+        running = request.status not in _READY
         stream = self.streams.owner(request)
         version = stream is not None and stream.live is request
         remaining = request.num_tokens_with_spec + request.num_output_placeholders - request.num_computed_tokens
