@@ -24,7 +24,7 @@ Body = dict[str, Any]
 
 async def complete(
     streams: ContextStreams, stream_id: str, endpoint: Endpoint | None, body: Body, raw_request: Request
-) -> Response:
+) -> Response | None:
     """The stock answer to the stream's content and `body`, which finishes the stream.
 
     `endpoint` None: the one that fits the content. `raw_request` must have been read to its end: what it still
@@ -40,8 +40,17 @@ async def complete(
         endpoint = "chat/completions" if isinstance(view.content, Messages) else "completions"
     whole = whole_body(stream_id, endpoint, view.content, view.settings, body)
     if endpoint == "completions":
-        return await create_completion(CompletionRequest.model_validate(whole), raw_request=raw_request)
-    return await create_chat_completion(ChatCompletionRequest.model_validate(whole), raw_request=raw_request)
+        response = await create_completion(CompletionRequest.model_validate(whole), raw_request=raw_request)
+    else:
+        response = await create_chat_completion(ChatCompletionRequest.model_validate(whole), raw_request=raw_request)
+    if succeeded(response):
+        streams.forget(stream_id)
+    return response
+
+
+def succeeded(response: Response | None) -> bool:
+    """Whether the stock endpoint has taken the request. It returns None when the client has gone."""
+    return response is not None and response.status_code < HTTPStatus.BAD_REQUEST
 
 
 def whole_body(stream_id: str, endpoint: Endpoint, held: Content | None, settings: Settings, body: Body) -> Body:

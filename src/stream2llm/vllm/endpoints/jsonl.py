@@ -10,7 +10,7 @@ from http import HTTPStatus
 from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
 
-from stream2llm.vllm.endpoints.completing import complete
+from stream2llm.vllm.endpoints.completing import complete, succeeded
 from stream2llm.vllm.endpoints.errors import ApiError, error_body
 from stream2llm.vllm.endpoints.operations import Operation, OwnedStream, parse_operation
 from stream2llm.vllm.endpoints.streams import ContextStreams
@@ -27,7 +27,7 @@ class Line:
     data: bytes
 
 
-async def upload(streams: ContextStreams, raw_request: Request) -> Response:
+async def upload(streams: ContextStreams, raw_request: Request) -> Response | None:
     """Apply the lines of the request's body and answer the completion among them.
 
     The stream is closed if anything is refused, and if the client goes before it is answered.
@@ -38,7 +38,7 @@ async def upload(streams: ContextStreams, raw_request: Request) -> Response:
         completion = await _apply_lines(stream, raw_request)
         stream_id = await stream.ensure_open(completion)
         response = await complete(streams, stream_id, completion.endpoint, completion.body, raw_request)
-        answered = response is not None and response.status_code < HTTPStatus.BAD_REQUEST
+        answered = succeeded(response)
         return response
     except ClientDisconnect:
         return Response(status_code=_CLIENT_GONE)

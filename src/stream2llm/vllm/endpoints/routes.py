@@ -81,13 +81,13 @@ _UPLOAD_ERRORS = _errors(**_TOO_LONG, **_OVER, s413="A line is longer than 16 Mi
 
 
 @router.post("/jsonl", response_model=None, responses={**_STOCK_ANSWER, **_UPLOAD_ERRORS}, openapi_extra=_JSON_LINES)
-async def upload_post(raw_request: Request, streams: Streams) -> Response:
+async def upload_post(raw_request: Request, streams: Streams) -> Response | None:
     """Open, fill and complete a stream in one chunked upload of JSON Lines, applied as they arrive."""
     return await upload(streams, raw_request)
 
 
 @router.put("/jsonl", response_model=None, responses={**_STOCK_ANSWER, **_UPLOAD_ERRORS}, openapi_extra=_JSON_LINES)
-async def upload_put(raw_request: Request, streams: Streams) -> Response:
+async def upload_put(raw_request: Request, streams: Streams) -> Response | None:
     """The same by PUT, as `curl -T -` sends it."""
     return await upload(streams, raw_request)
 
@@ -148,13 +148,17 @@ _FINISH_RESPONSES = {**_STOCK_ANSWER, **_WRITE_ERRORS}
 
 
 @router.post("/{stream_id}/completions", response_model=None, responses=_FINISH_RESPONSES)
-async def complete_stream(stream_id: StreamId, body: StockBody, raw_request: Request, streams: Streams) -> Response:
+async def complete_stream(
+    stream_id: StreamId, body: StockBody, raw_request: Request, streams: Streams
+) -> Response | None:
     """Finish a stream of text or token ids, as /v1/completions answers the whole prompt."""
     return await complete(streams, stream_id, "completions", body, raw_request)
 
 
 @router.post("/{stream_id}/chat/completions", response_model=None, responses=_FINISH_RESPONSES)
-async def chat_complete_stream(stream_id: StreamId, body: ChatBody, raw_request: Request, streams: Streams) -> Response:
+async def chat_complete_stream(
+    stream_id: StreamId, body: ChatBody, raw_request: Request, streams: Streams
+) -> Response | None:
     """Finish a stream of messages, as /v1/chat/completions answers all of them."""
     return await complete(streams, stream_id, "chat/completions", body, raw_request)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections import OrderedDict
 from dataclasses import fields
 from http import HTTPStatus
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
     from vllm.engine.protocol import EngineClient
     from vllm.v1.engine import EngineCoreRequest
 
-_MAX_VIEWS = 2048
+_MAX_VIEWS = 1024
+_LOOK_AT = 4  # least recently used views, at each new one
 
 
 class ContextStreams:
@@ -53,7 +56,7 @@ class ContextStreams:
             ack = await self.ops.put(stream_id, base_version=0, writes=1, keep=0, tail=[], pieces=[], source=None)
         view.prompt.apply(change)
         view.version = ack.version
-        self._remember(StreamWriter(stream_id, self.ops, self._prompts, view))
+        self._remember(StreamWriter(stream_id, self.ops, self._prompts, view, ack.expires_at))
         return ack
 
     async def write(self, stream_id: str, write: Write) -> Ack:
@@ -92,11 +95,11 @@ class ContextStreams:
         self._writers.pop(stream_id, None)
 
     def _remember(self, writer: StreamWriter) -> None:
+        now = time.time()
+        for other in list(itertools.islice(self._writers.values(), _LOOK_AT)):
+            if other.idle and (other.expires_at < now or len(self._writers) >= _MAX_VIEWS):
+                self.forget(other.id)
         self._writers[writer.id] = writer
-        if len(self._writers) > _MAX_VIEWS:
-            idle = next((stream_id for stream_id, other in self._writers.items() if other.idle), None)
-            if idle is not None:
-                self.forget(idle)
 
     async def _template(self, settings: Settings) -> EngineCoreRequest:
         """A request that the engine makes every version of the stream from; its prompt stands for nothing."""

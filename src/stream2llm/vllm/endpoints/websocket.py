@@ -7,12 +7,11 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import asdict
-from http import HTTPStatus
 from typing import Any
 
 from fastapi import Request, WebSocket, WebSocketDisconnect
 
-from stream2llm.vllm.endpoints.completing import complete
+from stream2llm.vllm.endpoints.completing import complete, succeeded
 from stream2llm.vllm.endpoints.errors import error_body
 from stream2llm.vllm.endpoints.models import StreamStatus
 from stream2llm.vllm.endpoints.operations import Operation, OwnedStream, parse_operation
@@ -98,7 +97,7 @@ class StreamSocket:
         response = await complete(self._streams, stream_id, operation.endpoint, operation.body, request)
         if response is None or self._gone.is_set():
             return
-        if response.status_code >= HTTPStatus.BAD_REQUEST:
+        if not succeeded(response):
             await self._send({"op": "complete", **json.loads(bytes(response.body))})
             return
         try:

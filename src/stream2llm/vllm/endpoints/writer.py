@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -76,13 +77,22 @@ class StreamWriter:
     anew, so no write is lost and none is applied to a version other than the current one.
     """
 
-    def __init__(self, stream_id: str, ops: ContextOps, prompts: PromptRenderer, view: View | None = None) -> None:
+    def __init__(
+        self,
+        stream_id: str,
+        ops: ContextOps,
+        prompts: PromptRenderer,
+        view: View | None = None,
+        expires_at: float = math.inf,
+    ) -> None:
+        """`expires_at`, in Unix seconds, is when the stream may end unless it is written to."""
         self.id = stream_id
         self._ops = ops
         self._prompts = prompts
         self._view = view
         self._pending: list[_Pending] = []
         self._task: asyncio.Task[None] | None = None
+        self.expires_at = expires_at
 
     @property
     def idle(self) -> bool:
@@ -171,6 +181,7 @@ class StreamWriter:
             return False
         view.prompt.apply(change)
         view.content = fold.content
+        self.expires_at = ack.expires_at
         first = view.version + 1
         view.version = ack.version
         for number, (_, future) in enumerate(fold.accepted, first):
