@@ -53,8 +53,14 @@ def running_server(
     arguments = [*command, model, "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(port), *options]
     if api_key is not None:
         arguments += ["--api-key", api_key]
-    quiet = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1"}
-    env = {**os.environ, **quiet, **(environ or {})}
+    # Without the last, stock vLLM takes nearly all of the machine's memory for the KV cache.
+    modest = {
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "PYTHONUNBUFFERED": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+    }
+    env = {**os.environ, **modest, **(environ or {})}
     with tempfile.NamedTemporaryFile(suffix=".log", delete=False) as log:
         process = subprocess.Popen(arguments, stdout=log, stderr=subprocess.STDOUT, env=env, start_new_session=True)
     log_file = Path(log.name)
