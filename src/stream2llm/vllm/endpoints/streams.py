@@ -18,7 +18,7 @@ from stream2llm.content import Content, pieces_of
 from stream2llm.vllm.endpoints.errors import ApiError
 from stream2llm.vllm.endpoints.models import OpenRequest
 from stream2llm.vllm.endpoints.rendering import Prompt, PromptRenderer, Settings
-from stream2llm.vllm.endpoints.writer import StreamWriter, View, Write, make_source, restore_view
+from stream2llm.vllm.endpoints.writer import StreamWriter, View, Write, make_source, read_stream, restore_content
 from stream2llm.vllm.ops import Ack, ContextOps, StreamError
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ class ContextStreams:
         held = request.to_content()
         settings = Settings(**{name.name: getattr(request, name.name) for name in fields(Settings)})
         template = await self._template(settings)
-        view = View(0, settings, held)
         change = await self._prompts.change(Prompt(), held, settings)
         stream_id = request.id or self.ops.new_id()
         source = make_source(held.kind if held is not None else None, settings)
@@ -54,8 +53,8 @@ class ContextStreams:
         ack = await self.ops.open(stream_id, request.ttl, source, pieces, change.tail, template)
         if held is not None and ack.version == 0:  # content without tokens is a version all the same
             ack = await self.ops.put(stream_id, base_version=0, writes=1, keep=0, tail=[], pieces=[], source=None)
+        view = View(ack.version, ack.created_at, settings, held)
         view.prompt.apply(change)
-        view.version = ack.version
         self._remember(StreamWriter(stream_id, self.ops, self._prompts, view, ack.expires_at))
         return ack
 
@@ -70,11 +69,8 @@ class ContextStreams:
 
     async def read(self, stream_id: str) -> tuple[Ack, Content | None]:
         """A stream's state and content, of one version."""
-        while True:
-            kept = await self.ops.read(stream_id)
-            status = await self.ops.status(stream_id)
-            if status.version == kept.version:
-                return status, (await restore_view(kept, self._prompts)).content
+        status, kept = await read_stream(stream_id, self.ops)
+        return status, restore_content(kept)
 
     async def close(self, stream_id: str) -> None:
         """Close a stream. Raises `StreamError`."""

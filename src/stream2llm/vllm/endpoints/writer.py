@@ -28,9 +28,13 @@ class Write:
 
 @dataclass(slots=True)
 class View:
-    """What this process knows of a stream. The engine core has the say: a view may be old, or be lost."""
+    """What this process knows of a stream. The engine core has the say: a view may be old, or be lost.
+
+    `created_at` tells a stream from one that had the same id before.
+    """
 
     version: int
+    created_at: float
     settings: Settings
     content: Content | None
     prompt: Prompt = field(default_factory=Prompt)
@@ -44,16 +48,30 @@ def make_source(kind: Kind | None, settings: Settings) -> dict[str, Any]:
     return {"kind": kind, "settings": settings.to_json()}
 
 
-async def restore_view(kept: StreamContent, prompts: PromptRenderer) -> View:
+async def read_stream(stream_id: str, ops: ContextOps) -> tuple[Ack, StreamContent]:
+    """A stream's state and content, of one version. Raises `StreamError`."""
+    while True:
+        kept = await ops.read(stream_id)
+        status = await ops.status(stream_id)
+        if status.version == kept.version:
+            return status, kept
+
+
+def restore_content(kept: StreamContent) -> Content | None:
+    return content.restore(kept.source["kind"], kept.pieces, kept.token_ids)
+
+
+async def restore_view(stream_id: str, ops: ContextOps, prompts: PromptRenderer) -> View:
     """The view of a stream as the engine has it."""
+    status, kept = await read_stream(stream_id, ops)
     settings = Settings(**kept.source["settings"])
-    held = content.restore(kept.source["kind"], kept.pieces, kept.token_ids)
+    held = restore_content(kept)
     prompt = Prompt()
     prompt.apply(await prompts.change(prompt, held, settings))
-    if prompt.token_ids != kept.token_ids:  # another version of the template or tokenizer: the engine's ids count
+    if prompt.token_ids != kept.token_ids:  # a template that gives the time of day, for example
         prompt = Prompt()
         prompt.body.ids.extend(kept.token_ids)
-    return View(kept.version, settings, held, prompt)
+    return View(kept.version, status.created_at, settings, held, prompt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +131,10 @@ class StreamWriter:
         status = await self._ops.status(self.id)
         if status.state == "finished":
             raise StreamError("finished", f"context stream {self.id} is finished", status.version)
-        if self._view is None or self._view.version != status.version:
+        view = self._view
+        if view is None or (view.version, view.created_at) != (status.version, status.created_at):
             return await self._read()
-        return self._view
+        return view
 
     async def _drain(self) -> None:
         try:
@@ -131,7 +150,7 @@ class StreamWriter:
 
     async def _read(self) -> View:
         self._view = None
-        self._view = await restore_view(await self._ops.read(self.id), self._prompts)
+        self._view = await restore_view(self.id, self._ops, self._prompts)
         return self._view
 
     async def _apply(self, batch: list[_Pending]) -> None:
@@ -179,10 +198,12 @@ class StreamWriter:
                 return True
             await self._one_by_one(fold.accepted, error)
             return False
+        first = view.version + 1
         view.prompt.apply(change)
         view.content = fold.content
         self.expires_at = ack.expires_at
-        first = view.version + 1
+        if ack.created_at != view.created_at:  # the stream was closed, and its id used again by another process
+            self._view = None
         view.version = ack.version
         for number, (_, future) in enumerate(fold.accepted, first):
             if not future.done():
