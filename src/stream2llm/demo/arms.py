@@ -17,7 +17,7 @@ from stream2llm.client.errors import error_from
 from stream2llm.demo.crawler import Page
 from stream2llm.demo.prompt import OPENING, Prompt
 
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.2
 
 
 class View(Protocol):
