@@ -3,10 +3,10 @@
 Appends `--chunks` chunks of 16 tokens to a stream, one after the other, and times each from sending the request to
 having read the answer, as a client on the same machine sees it. Repeats that on `--repeats` fresh streams. Before each
 write it waits until the stream is prefilled: an op waits for the step under way, and that is the model's time, which
-does grow with the context (with --busy it is part of what is measured). The server needs a --max-model-len that
-`--chunks` times 16 tokens fit into.
+does grow with the context (with --busy it is part of what is measured). Starts a server with the tiny random-weight
+model, or measures the one at --base-url, which needs a --max-model-len that `--chunks` times 16 tokens fit into.
 
-    python benchmarks/put_latency.py --base-url http://127.0.0.1:8000
+    python -m benchmarks.put_latency
 
 Prints one JSON object: `put_to_ack_ms` (median and p95 over all writes), and `growth`, the cost of the last chunk over
 that of the fifth (medians of a window of writes around each; median, least and greatest over the repeats).
@@ -21,6 +21,7 @@ import statistics
 import time
 
 import httpx
+from benchmarks._servers import serving, tiny_model
 
 CHUNK_TOKENS = 16
 EARLY = 5
@@ -29,7 +30,7 @@ WINDOW = 9  # writes around the fifth and at the end, whose median is taken
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--base-url", default="http://127.0.0.1:8000")
+    parser.add_argument("--base-url", help="a running server; left out: one is started")
     parser.add_argument("--api-key")
     parser.add_argument("--chunks", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=3)
@@ -37,8 +38,18 @@ def main() -> None:
     parser.add_argument("--pause-ms", type=float, default=5.0, help="between writes")
     parser.add_argument("--busy", action="store_true", help="write without waiting for the prefill")
     arguments = parser.parse_args()
+    if arguments.base_url is not None:
+        print(json.dumps(measure(arguments.base_url, arguments)))
+        return
+    longest = (arguments.chunks + 64) * CHUNK_TOKENS
+    options = ("--max-model-len", str(longest), "--max-num-batched-tokens", "512", "--enforce-eager")
+    with serving.running_server(serving.OURS, tiny_model(), *options) as server:
+        print(json.dumps({"model": "tiny random-weight model", **measure(server.base_url, arguments)}))
+
+
+def measure(base_url: str, arguments: argparse.Namespace) -> dict[str, object]:
     headers = {"Authorization": f"Bearer {arguments.api_key}"} if arguments.api_key else {}
-    with httpx.Client(base_url=arguments.base_url, headers=headers, timeout=60) as client:
+    with httpx.Client(base_url=base_url, headers=headers, timeout=60) as client:
         pause_s = arguments.pause_ms / 1000
         append_chunks(client, arguments.kind, 20, pause_s, arguments.busy, seed=-1)  # warm up
         runs = [
@@ -46,7 +57,8 @@ def main() -> None:
             for seed in range(arguments.repeats)
         ]
     setting = {"kind": arguments.kind, "pause_ms": arguments.pause_ms, "busy": arguments.busy}
-    print(json.dumps({**setting, **report(runs)}, indent=2))
+    targets = {"put_to_ack_ms": 5.0, "growth": 1.5}
+    return {"benchmark": "put_latency", **setting, **report(runs), "targets": targets}
 
 
 def append_chunks(client: httpx.Client, kind: str, chunks: int, pause_s: float, busy: bool, seed: int) -> list[float]:

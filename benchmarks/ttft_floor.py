@@ -11,16 +11,10 @@ import argparse
 import json
 import random
 import statistics
-import sys
 import time
-from pathlib import Path
 
 import httpx
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
-import serving
-from tiny_model import tiny_model
+from benchmarks._servers import serving, tiny_model
 
 from stream2llm import Client
 
@@ -30,7 +24,9 @@ CHUNK_WORDS = 24
 def prompt_chunks(rng: random.Random, chunks: int) -> list[str]:
     """Chunks of words; about 1.4 tokens a word."""
     words = ["prefill", "overlaps", "retrieval", "stream", "context", "cache", "block", "token", "page", "search"]
-    return [" ".join(f"{rng.choice(words)} {rng.randrange(1000)}" for _ in range(CHUNK_WORDS)) + ". " for _ in range(chunks)]
+    return [
+        " ".join(f"{rng.choice(words)} {rng.randrange(1000)}" for _ in range(CHUNK_WORDS)) + ". " for _ in range(chunks)
+    ]
 
 
 def first_token_s(response: httpx.Response, start: float) -> float:
@@ -65,7 +61,9 @@ def measure(prompts: int, chunks: int, seed: int) -> dict[str, object]:
     rng = random.Random(seed)
     model = tiny_model()
     with (
-        serving.running_server(serving.STOCK, model, "--dtype", "float32", "--block-size", "32", *serving.SMALL) as stock,
+        serving.running_server(
+            serving.STOCK, model, "--dtype", "float32", "--block-size", "32", *serving.SMALL
+        ) as stock,
         serving.running_server(serving.OURS, model, *serving.SMALL) as ours,
         httpx.Client(base_url=stock.base_url, timeout=60) as stock_client,
         Client(ours.base_url, model="tiny") as client,

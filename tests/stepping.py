@@ -60,8 +60,10 @@ class Engine:
 
     def put(self, stream: str, tokens: Sequence[int], base: int | None = None, keep: int = 0) -> dict[str, Any]:
         """Write `tokens` as the whole new prompt; the first `keep` of them are sent by reference."""
-        version = self.core.context_status(stream).get("version", 0) if base is None else base
-        return self.core.context_put(stream, version, 1, keep, list(tokens[keep:]), [], None)
+        status = self.core.context_status(stream)
+        version = status.get("version", 0) if base is None else base
+        created_at = status.get("created_at", 0.0)
+        return self.core.context_put(stream, created_at, version, 1, keep, list(tokens[keep:]), [], None)
 
     def close(self, stream: str) -> dict[str, Any]:
         return self.core.context_close(stream)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from stream2llm.seam import Encoding, Seam, TokenisedText, common_prefix
+from stream2llm.seam import Encoding, Seam, TokenisedText
 
 SPECIAL = ["<|im_start|>", "<|im_end|>", "<mask>"]
 EMOJI = (
@@ -251,10 +251,3 @@ def test_a_change_of_a_tokenizers_mind_far_back_is_noticed() -> None:
     for text in (LONG, LONG + "!", LONG + "!?"):
         write(seam, held, text)
         assert_as_one(held, whimsical, text)
-
-
-@given(st.text("ab", max_size=30), st.text("ab", max_size=30))
-def test_common_prefix(a: str, b: str) -> None:
-    n = common_prefix(a, b)
-    assert a[:n] == b[:n]
-    assert n == min(len(a), len(b)) or a[n] != b[n]

@@ -39,7 +39,7 @@ def test_a_write_names_what_it_keeps_and_tells_what_it_lost(tokens: list[int], d
     computed = data.draw(st.integers(0, len(tokens)))
     tail = data.draw(TOKENS)
     old = replace(StreamState.opened("s", tokens, ttl=10, now=0), computed=computed)
-    new = old.written(old.version, writes=2, keep=keep, tail=tail, now=5)
+    new = old.written(0, old.version, writes=2, keep=keep, tail=tail, now=5)
 
     assert list(new.tokens) == tokens[:keep] + tail
     assert new.lcp == naive_prefix(tokens, tokens[:keep] + tail)
@@ -52,19 +52,30 @@ def test_a_write_names_what_it_keeps_and_tells_what_it_lost(tokens: list[int], d
 def test_a_write_on_another_version_is_a_conflict_that_tells_the_current_one() -> None:
     state = StreamState.opened("s", [1, 2, 3], ttl=10, now=0)
     with pytest.raises(StreamRefusedError, match="is at version 1, not 3") as refusal:
-        state.written(3, writes=1, keep=0, tail=[], now=1)
+        state.written(0, 3, writes=1, keep=0, tail=[], now=1)
     assert (refusal.value.code, refusal.value.version) == ("conflict", 1)
+
+
+def test_a_write_to_a_stream_that_had_the_id_before_is_a_conflict() -> None:
+    state = StreamState.opened("s", [1, 2, 3], ttl=10, now=7)
+    with pytest.raises(StreamRefusedError) as refusal:
+        state.written(6, 1, writes=1, keep=0, tail=[], now=8)
+    assert refusal.value.code == "conflict"
+
+
+def test_strings_have_a_longest_common_prefix_too() -> None:
+    assert longest_common_prefix("x" * 500 + "ab", "x" * 500 + "ac") == 501
 
 
 def test_a_finished_stream_takes_no_more_writes() -> None:
     state = StreamState.opened("s", [1, 2, 3], ttl=10, now=0).finish()
     assert state.tokens == ()
     with pytest.raises(StreamRefusedError) as refusal:
-        state.written(1, writes=1, keep=0, tail=[], now=1)
+        state.written(0, 1, writes=1, keep=0, tail=[], now=1)
     assert refusal.value.code == "finished"
 
 
 @pytest.mark.parametrize(("keep", "writes"), [(4, 1), (-1, 1), (0, 0)])
 def test_a_write_that_makes_no_sense_is_an_error(keep: int, writes: int) -> None:
     with pytest.raises(ValueError, match="keep"):
-        StreamState.opened("s", [1, 2, 3], ttl=10, now=0).written(1, writes, keep, [], now=1)
+        StreamState.opened("s", [1, 2, 3], ttl=10, now=0).written(0, 1, writes, keep, [], now=1)

@@ -13,9 +13,9 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-T = TypeVar("T", str, "array[int]")
+from stream2llm.stream import longest_common_prefix
 
 REACHES = (48, 384)
 """How many tokens before the divergence are tokenised again, first and second try."""
@@ -92,7 +92,7 @@ class Seam:
         """The same without tokenising the whole text; None where that cannot be done."""
         if not old.ids or len(old.ends) != len(old.ids):
             return None
-        safe = bisect_right(old.ends, common_prefix(old.text, text) - self._lookahead)
+        safe = bisect_right(old.ends, longest_common_prefix(old.text, text) - self._lookahead)
         for reach in REACHES:
             if safe <= reach:
                 return None
@@ -105,11 +105,11 @@ class Seam:
         """The splice by tokenising the whole of `text`."""
         encoding = self._encode(text)
         ids = array("I", encoding.ids)
-        keep = common_prefix(old.ids, ids)
+        keep = longest_common_prefix(old.ids, ids)
         if encoding.offsets is None:
             return Splice(text, keep, ids[keep:], array("I"), array("I"))
         starts, ends = _columns(encoding.offsets, 0)
-        keep = min(keep, common_prefix(old.starts, starts), common_prefix(old.ends, ends))
+        keep = min(keep, longest_common_prefix(old.starts, starts), longest_common_prefix(old.ends, ends))
         return Splice(text, keep, ids[keep:], starts[keep:], ends[keep:])
 
     def _resume_before(self, old: TokenisedText, text: str, safe: int, reach: int) -> Splice | None:
@@ -133,20 +133,6 @@ class Seam:
             if mine[end - agree : end] != new[cut - agree : cut]:
                 return None
         return Splice(text, end, ids[cut:], starts[cut:], ends[cut:])
-
-
-def common_prefix(a: T, b: T) -> int:
-    """How many leading elements two sequences share; compares slices, so it runs at the speed of memcmp."""
-    low, high = 0, min(len(a), len(b))
-    if a[:high] == b[:high]:
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 def _columns(offsets: Sequence[tuple[int, int]], origin: int) -> tuple[array[int], array[int]]:

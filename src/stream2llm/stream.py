@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
+
+T = TypeVar("T")
 
 _FIRST_STRIDE = 64
 
@@ -20,8 +23,8 @@ class StreamRefusedError(Exception):
         self.version = version
 
 
-def longest_common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """The number of leading elements that `a` and `b` (of one sequence type) have in common.
+def longest_common_prefix(a: Sequence[T], b: Sequence[T]) -> int:
+    """The number of leading elements that `a` and `b` (both lists, strings or arrays) have in common.
 
     Compares growing slices, then bisects, so that the comparisons run in C: about 10 us for 16,000 equal tokens.
     """
@@ -66,14 +69,17 @@ class StreamState:
         """A new stream: version 1, or 0 when it starts empty."""
         return cls(stream_id, now, ttl, now + ttl, version=1 if tokens else 0, tokens=tokens)
 
-    def written(self, base_version: int, writes: int, keep: int, tail: list[int], now: float) -> StreamState:
+    def written(
+        self, created_at: float, base_version: int, writes: int, keep: int, tail: list[int], now: float
+    ) -> StreamState:
         """The state after `writes` client writes: the first `keep` tokens of `base_version`, then `tail`.
 
+        `created_at` is that of the stream written to: its id may have been closed and used again since.
         Raises `StreamRefusedError` with `finished` or `conflict`.
         """
         if self.finished:
             raise StreamRefusedError("finished", f"context stream {self.id} is finished", self.version)
-        if base_version != self.version:
+        if (created_at, base_version) != (self.created_at, self.version):
             message = f"context stream {self.id} is at version {self.version}, not {base_version}"
             raise StreamRefusedError("conflict", message, self.version)
         if not 0 <= keep <= len(self.tokens) or writes < 1:

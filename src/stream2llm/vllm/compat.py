@@ -184,6 +184,49 @@ TOUCHED: tuple[Touched, ...] = (
         "wrapped: a final request goes to its stream's rank",
         ("request",),
     ),
+    # vllm/endpoints: content to tokens, the final request, errors
+    Touched(
+        "vllm.entrypoints.openai.completion.api_router:create_completion", "answers the final request", ("request",)
+    ),
+    Touched(
+        "vllm.entrypoints.openai.chat_completion.api_router:create_chat_completion",
+        "answers the final request",
+        ("request", "raw_request"),
+    ),
+    Touched(
+        "vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionRequest.build_chat_params",
+        "renders messages as the chat endpoint does",
+    ),
+    Touched(
+        "vllm.entrypoints.serve.engine.serving:BaseServing._check_model", "an unknown model is a 404", ("request",)
+    ),
+    Touched(
+        "vllm.entrypoints.serve.engine.serving:BaseServing._maybe_get_adapters", "LoRA adapter by name", ("request",)
+    ),
+    *(
+        Touched(f"vllm.renderers.online_renderer:OnlineRenderer.{attribute}", "renders as the chat endpoint does")
+        for attribute in (
+            "renderer",
+            "model_config",
+            "chat_template",
+            "chat_template_content_format",
+            "default_chat_template_kwargs",
+            "use_harmony",
+            "trust_request_chat_template",
+            "validate_chat_template",
+            "render_chat",
+        )
+    ),
+    Touched(
+        "vllm.renderers.base:BaseRenderer.render_messages_async", "applies the chat template", ("messages", "params")
+    ),
+    Touched("vllm.renderers.base:BaseRenderer.validate_token_ids", "an unknown token id is a 400", ("parameter",)),
+    Touched("vllm.renderers.base:BaseRenderer.tokenizer", "tokenises text"),
+    Touched("vllm.renderers.params:ChatParams.with_defaults", "the server's template options"),
+    Touched("vllm.v1.engine.input_processor:InputProcessor.process_inputs", "builds and checks a stream's template"),
+    Touched("vllm.v1.engine.async_llm:AsyncLLM.check_admission", "no new stream while the server is too busy"),
+    Touched("vllm.plugins.endpoint_plugins.interface:EndpointPlugin", "the plug-in's protocol"),
+    Touched("vllm.entrypoints.launchers.api_server.app_state:init_app_state", "sets online_renderer and the servings"),
     # vllm/serve.py
     Touched("vllm.entrypoints.cli.serve:ServeSubcommand.cmd", "starts the server", ("args",)),
     Touched("vllm.entrypoints.cli.serve:ServeSubcommand.validate", "vLLM's own checks of options", ("args",)),

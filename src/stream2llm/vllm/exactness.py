@@ -191,7 +191,13 @@ async def _stream(llm: AsyncLLM, ops: ContextOps, case: _Case) -> _Outcome:
     for version, pause in zip(case.versions[1:], case.pauses[1:], strict=True):
         await asyncio.sleep(pause)
         ack = await ops.put(
-            name, base_version=ack.version, writes=1, keep=0, tail=list(version), pieces=[], source=None
+            name,
+            created_at=ack.created_at,
+            base_version=ack.version,
+            writes=1,
+            keep=0,
+            tail=list(version),
+            pieces=[],
         )
     await asyncio.sleep(case.pauses[0])
     request = asyncio.create_task(_generate(llm, list(case.final), name, stream=name))

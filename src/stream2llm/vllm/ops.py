@@ -47,9 +47,9 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class StreamContent:
-    """A stream as the engine keeps it: its version, the front end's own opaque source value, its token ids."""
+    """A stream as the engine keeps it: its state, the front end's own opaque source and pieces, its token ids."""
 
-    version: int
+    ack: Ack
     source: dict[str, Any]
     pieces: list[Any]
     token_ids: list[int]
@@ -98,6 +98,7 @@ class ContextOps:
         self,
         stream_id: str,
         *,
+        created_at: float,
         base_version: int,
         writes: int,
         keep: int,
@@ -107,17 +108,21 @@ class ContextOps:
     ) -> Ack:
         """Write a new version: the first `keep` tokens of version `base_version`, then `tail`.
 
-        `writes` is how many client writes it stands for (the version rises by that). With `source` None, `pieces` are
-        appended to the kept ones; otherwise source and pieces replace what was kept. Raises `conflict` when
-        `base_version` is not the current one: read the stream and build the write anew.
+        `created_at` is the stream's: its id may have been closed and used again since. `writes` is how many client
+        writes it stands for (the version rises by that). With `source` None, `pieces` are appended to the kept ones;
+        otherwise source and pieces replace what was kept. Raises `conflict` when this is not the current version of
+        this stream: read it and build the write anew.
         """
         return self._ack(
-            await self._call(stream_id, "context_put", stream_id, base_version, writes, keep, tail, pieces, source)
+            await self._call(
+                stream_id, "context_put", stream_id, created_at, base_version, writes, keep, tail, pieces, source
+            )
         )
 
     async def read(self, stream_id: str) -> StreamContent:
         """A stream's content; for a process that has not seen its latest version."""
-        return StreamContent(**await self._call(stream_id, "context_read", stream_id))
+        kept = await self._call(stream_id, "context_read", stream_id)
+        return StreamContent(**{**kept, "ack": self._ack(kept["ack"])})
 
     async def status(self, stream_id: str) -> Ack:
         """A stream's state; lcp and invalidated_tokens are those of its last write."""

@@ -71,6 +71,7 @@ def register() -> None:
     def context_put(
         self: Any,
         stream_id: str,
+        created_at: float,
         base_version: int,
         writes: int,
         keep: int,
@@ -81,7 +82,7 @@ def register() -> None:
         def op() -> dict[str, Any]:
             streams = table(self)
             hasher = self.request_block_hasher
-            start(self, streams.put(stream_id, base_version, writes, keep, tail, pieces, source, hasher))
+            start(self, streams.put(stream_id, created_at, base_version, writes, keep, tail, pieces, source, hasher))
             self.scheduler.streams_changed()
             return streams.status(stream_id)
 

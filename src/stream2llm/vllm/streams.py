@@ -138,6 +138,7 @@ class StreamTable:
     def put(
         self,
         stream_id: str,
+        created_at: float,
         base_version: int,
         writes: int,
         keep: int,
@@ -149,7 +150,8 @@ class StreamTable:
         """Write a new version, which supersedes the running one; return its request as `open` does."""
         stream = self._open_stream(stream_id)
         self._check_length(stream_id, keep + len(tail), stream.state.version)
-        state = replace(stream.state, computed=stream.computed).written(base_version, writes, keep, tail, time.time())
+        now = replace(stream.state, computed=stream.computed)
+        state = now.written(created_at, base_version, writes, keep, tail, time.time())
         self._retire(stream)
         stream.state = state
         stream.pins.trim(state.lcp)
@@ -164,7 +166,7 @@ class StreamTable:
     def read(self, stream_id: str) -> dict[str, Any]:
         stream = self._open_stream(stream_id)
         return {
-            "version": stream.state.version,
+            "ack": self._status(stream),
             "source": stream.source,
             "pieces": stream.pieces,
             "token_ids": list(stream.state.tokens),

@@ -13,7 +13,7 @@ import pytest
 
 from stream2llm import content
 from stream2llm.content import Content
-from stream2llm.seam import common_prefix
+from stream2llm.stream import longest_common_prefix
 from stream2llm.vllm.endpoints.errors import ApiError
 from stream2llm.vllm.endpoints.rendering import Change, Prompt, PromptRenderer, Settings
 from tiny_model import tiny_model
@@ -96,7 +96,7 @@ class Held:
     def lost(self, last: list[dict[str, Any]]) -> int:
         """Tokens of the prompt so far that the final request cannot use."""
         ids = self.prompt.token_ids
-        return len(ids) - common_prefix(content.token_ids(ids).ids, content.token_ids(self.final_ids(last)).ids)
+        return len(ids) - longest_common_prefix(content.token_ids(ids).ids, content.token_ids(self.final_ids(last)).ids)
 
 
 def user(said: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ operations  what JSON Lines and WebSocket share           jsonl, websocket, rout
 
 from __future__ import annotations
 
+import asyncio
 from argparse import Namespace
 from typing import TYPE_CHECKING
 
@@ -32,4 +33,5 @@ class ContextStreamsPlugin:
         from stream2llm.vllm.endpoints.streams import ContextStreams
 
         assert engine_client is not None, "the plug-in is not loaded for the render server"
-        state.context_streams = ContextStreams(engine_client, state)
+        state.context_streams = streams = ContextStreams(engine_client, state)
+        state.context_streams_sweeper = asyncio.create_task(streams.sweep())

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, TypeAdapter, WithJsonSchema, model_validator
 from pydantic.functional_validators import PlainValidator
-from vllm.renderers.chat_utils import ChatCompletionMessageParam, has_non_text_content
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionMessageParam
+from vllm.renderers.chat_utils import has_non_text_content
 
 from stream2llm import content
 from stream2llm.content import Content

@@ -15,7 +15,8 @@ from vllm.renderers.params import ChatParams, merge_kwargs
 from vllm.utils.mistral import is_mistral_tokenizer
 
 from stream2llm.content import Content, Messages, Text, TokenIds
-from stream2llm.seam import Encoding, Seam, Splice, TokenisedText, common_prefix
+from stream2llm.seam import Encoding, Seam, Splice, TokenisedText
+from stream2llm.stream import longest_common_prefix
 from stream2llm.vllm.endpoints.errors import ApiError
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class PromptRenderer:
                 else:
                     splice = _exchange(old.body, array("I", rendered))
         same_head = head == old.head
-        keep = len(head) + splice.keep if same_head else common_prefix(array("I", head), array("I", old.head))
+        keep = len(head) + splice.keep if same_head else longest_common_prefix(array("I", head), array("I", old.head))
         tail = [*splice.ids, *foot] if same_head else [*head[keep:], *old.body.ids[: splice.keep], *splice.ids, *foot]
         self._check_length(keep + len(tail))
         return Change(keep, tail, head, splice, foot)
@@ -223,5 +224,5 @@ class PromptRenderer:
 
 def _exchange(old: TokenisedText, ids: array[int]) -> Splice:
     """The splice to ready token ids, which stand for no text."""
-    keep = common_prefix(old.ids, ids)
+    keep = longest_common_prefix(old.ids, ids)
     return Splice("", keep, ids[keep:], array("I"), array("I"))

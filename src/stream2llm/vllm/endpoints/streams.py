@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import fields
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -13,12 +15,13 @@ from uuid import uuid4
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.inputs import tokens_input
 from vllm.sampling_params import SamplingParams
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from stream2llm.content import Content, pieces_of
 from stream2llm.vllm.endpoints.errors import ApiError
 from stream2llm.vllm.endpoints.models import OpenRequest
 from stream2llm.vllm.endpoints.rendering import Prompt, PromptRenderer, Settings
-from stream2llm.vllm.endpoints.writer import StreamWriter, View, Write, make_source, read_stream, restore_content
+from stream2llm.vllm.endpoints.writer import StreamWriter, View, Write, make_source, restore_content
 from stream2llm.vllm.ops import Ack, ContextOps, StreamError
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from vllm.v1.engine import EngineCoreRequest
 
 _MAX_VIEWS = 1024
+SWEEP_SECONDS = 1.0
 _LOOK_AT = 4  # least recently used views, at each new one
 
 
@@ -52,7 +56,9 @@ class ContextStreams:
         pieces = pieces_of(held) if held is not None else []
         ack = await self.ops.open(stream_id, request.ttl, source, pieces, change.tail, template)
         if held is not None and ack.version == 0:  # content without tokens is a version all the same
-            ack = await self.ops.put(stream_id, base_version=0, writes=1, keep=0, tail=[], pieces=[], source=None)
+            ack = await self.ops.put(
+                stream_id, created_at=ack.created_at, base_version=0, writes=1, keep=0, tail=[], pieces=[]
+            )
         view = View(ack.version, ack.created_at, settings, held)
         view.prompt.apply(change)
         self._remember(StreamWriter(stream_id, self.ops, self._prompts, view, ack.expires_at))
@@ -69,8 +75,8 @@ class ContextStreams:
 
     async def read(self, stream_id: str) -> tuple[Ack, Content | None]:
         """A stream's state and content, of one version."""
-        status, kept = await read_stream(stream_id, self.ops)
-        return status, restore_content(kept)
+        kept = await self.ops.read(stream_id)
+        return kept.ack, restore_content(kept)
 
     async def close(self, stream_id: str) -> None:
         """Close a stream. Raises `StreamError`."""
@@ -89,6 +95,18 @@ class ContextStreams:
     def forget(self, stream_id: str) -> None:
         """Drop what is known of a stream; costs no more than reading it again."""
         self._writers.pop(stream_id, None)
+
+    async def sweep(self) -> None:
+        """Have expired streams dropped, for as long as the engine lives: an idle engine has no clock of its own."""
+        with suppress(EngineDeadError):
+            while True:
+                await asyncio.sleep(SWEEP_SECONDS)
+                now = time.time()
+                due = [writer for writer in self._writers.values() if writer.idle and writer.expires_at <= now]
+                if due:
+                    await self.ops.sweep()
+                for writer in due:
+                    self.forget(writer.id)
 
     def _remember(self, writer: StreamWriter) -> None:
         now = time.time()

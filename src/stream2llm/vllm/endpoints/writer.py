@@ -48,22 +48,13 @@ def make_source(kind: Kind | None, settings: Settings) -> dict[str, Any]:
     return {"kind": kind, "settings": settings.to_json()}
 
 
-async def read_stream(stream_id: str, ops: ContextOps) -> tuple[Ack, StreamContent]:
-    """A stream's state and content, of one version. Raises `StreamError`."""
-    while True:
-        kept = await ops.read(stream_id)
-        status = await ops.status(stream_id)
-        if status.version == kept.version:
-            return status, kept
-
-
 def restore_content(kept: StreamContent) -> Content | None:
     return content.restore(kept.source["kind"], kept.pieces, kept.token_ids)
 
 
 async def restore_view(stream_id: str, ops: ContextOps, prompts: PromptRenderer) -> View:
     """The view of a stream as the engine has it."""
-    status, kept = await read_stream(stream_id, ops)
+    kept = await ops.read(stream_id)
     settings = Settings(**kept.source["settings"])
     held = restore_content(kept)
     prompt = Prompt()
@@ -71,7 +62,7 @@ async def restore_view(stream_id: str, ops: ContextOps, prompts: PromptRenderer)
     if prompt.token_ids != kept.token_ids:  # a template that gives the time of day, for example
         prompt = Prompt()
         prompt.body.ids.extend(kept.token_ids)
-    return View(kept.version, status.created_at, settings, held, prompt)
+    return View(kept.ack.version, kept.ack.created_at, settings, held, prompt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +175,7 @@ class StreamWriter:
             renewed = fold.replaces or kind != (view.content.kind if view.content is not None else None)
             ack = await self._ops.put(
                 self.id,
+                created_at=view.created_at,
                 base_version=view.version,
                 writes=len(fold.accepted),
                 keep=change.keep,
@@ -202,8 +194,6 @@ class StreamWriter:
         view.prompt.apply(change)
         view.content = fold.content
         self.expires_at = ack.expires_at
-        if ack.created_at != view.created_at:  # the stream was closed, and its id used again by another process
-            self._view = None
         view.version = ack.version
         for number, (_, future) in enumerate(fold.accepted, first):
             if not future.done():
