@@ -31,8 +31,8 @@ def register(app: typer.Typer) -> None:
         api_key: str | None = typer.Option(
             None, envvar="STREAM2LLM_API_KEY", show_envvar=True, help="The running server's API key."
         ),
-        pages: int = typer.Option(12, min=1, help="Pages to crawl."),
-        page_chars: int = typer.Option(600, min=1, help="Characters of each page to use."),
+        pages: int = typer.Option(20, min=1, help="Pages to crawl."),
+        page_chars: int = typer.Option(700, min=1, help="Characters of each page to use."),
         delay: float = typer.Option(1.0, min=0.0, help="Scales the latency added to loopback pages."),
         seed: int = typer.Option(0, help="Seed of the added latency."),
         as_json: bool = typer.Option(False, "--json", help="Print one JSON object last."),

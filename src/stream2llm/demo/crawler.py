@@ -39,7 +39,7 @@ class Page:
 class Limits:
     """Bounds of a crawl: pages, links followed in a row, fetches in flight, bytes a page, seconds."""
 
-    pages: int = 14
+    pages: int = 20
     depth: int = 2
     concurrency: int = 2
     page_bytes: int = 2_000_000
@@ -58,9 +58,7 @@ class Latency:
     def __call__(self, url: str) -> float:
         if self.median <= 0:
             return 0.0
-        return random.Random(f"{self.seed} {urlsplit(url).path}").lognormvariate(  # noqa: S311
-            math.log(self.median), self.sigma
-        )
+        return random.Random(f"{self.seed} {urlsplit(url).path}").lognormvariate(math.log(self.median), self.sigma)
 
 
 class Skip(Exception):

@@ -14,7 +14,7 @@ class Prompt:
     """How pages become text. `page_characters`: how much of each page's text is used."""
 
     question: str
-    page_characters: int = 600
+    page_characters: int = 700
 
     def piece(self, page: Page) -> str:
         """What a page adds to the prompt; cut between two words."""

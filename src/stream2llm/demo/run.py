@@ -38,8 +38,8 @@ class Options:
     server: str | None = None
     model: str = "default"
     api_key: str | None = field(default=None, repr=False)
-    pages: int = 12
-    page_characters: int = 600
+    pages: int = 20
+    page_characters: int = 700
     delay: float = 1.0
     seed: int = 0
 
