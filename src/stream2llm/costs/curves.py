@@ -21,7 +21,7 @@ class Curve:
 
     xs: tuple[float, ...]
     ys: tuple[float, ...]
-    _slope_above: float = field(init=False, repr=False, compare=False)
+    _slopes: tuple[float, ...] = field(init=False, repr=False, compare=False)  # from each point on
 
     def __post_init__(self) -> None:
         if len(self.xs) != len(self.ys) or len(self.xs) < 2:
@@ -32,23 +32,22 @@ class Curve:
             raise ValueError("a curve's x values must increase and not be negative")
         if self.ys[0] < 0 or any(right < left for left, right in zip(self.ys, self.ys[1:], strict=False)):
             raise ValueError("a curve's y values must not fall and not be negative")
+        segments = zip(self.xs, self.xs[1:], self.ys, self.ys[1:], strict=False)
+        slopes = [(y1 - y0) / (x1 - x0) for x0, x1, y0, y1 in segments]
+        object.__setattr__(self, "_slopes", (*slopes, 0.0))
         middle = max(self.xs[0], self.xs[-1] / 2)
-        rise = self.ys[-1] - self._between(middle)
-        object.__setattr__(self, "_slope_above", max(0.0, rise / (self.xs[-1] - middle)))
+        above = (self.ys[-1] - self(middle)) / (self.xs[-1] - middle)
+        object.__setattr__(self, "_slopes", (*slopes, max(0.0, above)))
 
     def __call__(self, x: float) -> float:
-        if x >= self.xs[-1]:
-            return self.ys[-1] + self._slope_above * (x - self.xs[-1])
-        return max(0.0, self._between(x))
+        place = bisect_right(self.xs, x) - 1
+        if place < 0:
+            return max(0.0, self.ys[0] + (x - self.xs[0]) * self._slopes[0])
+        return self.ys[place] + (x - self.xs[place]) * self._slopes[place]
 
     def covers(self, x: float) -> bool:
         """Whether `x` lies between the first and the last point; elsewhere the curve extrapolates."""
         return self.xs[0] <= x <= self.xs[-1]
-
-    def _between(self, x: float) -> float:
-        right = min(max(bisect_right(self.xs, x), 1), len(self.xs) - 1)
-        x0, x1, y0, y1 = self.xs[right - 1], self.xs[right], self.ys[right - 1], self.ys[right]
-        return y0 + (x - x0) * ((y1 - y0) / (x1 - x0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -63,7 +64,7 @@ class Decision:
         return self.swap_seconds if self.preemption is Preemption.SWAP else self.recompute_seconds
 
 
-def decide(victim: Victim, costs: Costs, mode: Mode = Mode.COST, host_tokens: float = float("inf")) -> Decision | None:
+def decide(victim: Victim, costs: Costs, mode: Mode = Mode.COST, host_tokens: float = math.inf) -> Decision | None:
     """How to preempt `victim`; None if nobody may be preempted (`Mode.OFF`).
 
     Compares T_prefill(exclusive tokens) with T_out(those not on the host) + T_in(exclusive tokens), all of the victim,
@@ -75,7 +76,7 @@ def decide(victim: Victim, costs: Costs, mode: Mode = Mode.COST, host_tokens: fl
     recompute = costs.prefill_seconds(victim.exclusive_tokens, victim.context_tokens)
     to_copy = victim.exclusive_tokens - victim.on_host
     if to_copy > host_tokens:
-        return Decision(Preemption.RECOMPUTE, recompute, float("inf"))
+        return Decision(Preemption.RECOMPUTE, recompute, math.inf)
     swap = costs.copy_out_seconds(to_copy) + costs.copy_in_seconds(victim.exclusive_tokens)
     swaps = victim.exclusive_tokens > 0 and (mode is Mode.SWAP or (mode is Mode.COST and swap < recompute))
     return Decision(Preemption.SWAP if swaps else Preemption.RECOMPUTE, recompute, swap)
