@@ -28,6 +28,7 @@ def options(**given: Any) -> argparse.Namespace:
         "async_scheduling": None,
         "block_size": None,
         "dtype": "auto",
+        "max_num_batched_tokens": None,
         "enable_prefix_caching": None,
         "runner": "auto",
         "grpc": False,
@@ -40,9 +41,10 @@ def test_the_scheduler_follows_the_kind_of_scheduling() -> None:
     assert defaults(options(async_scheduling=False), cpu=False) == {"scheduler_cls": SYNC_SCHEDULER}
 
 
-def test_the_cpu_gets_small_blocks_and_float32_unless_the_user_says_otherwise() -> None:
-    assert defaults(options(scheduler_cls=ASYNC_SCHEDULER), cpu=True) == {"block_size": 32, "dtype": "float32"}
-    given = options(scheduler_cls=ASYNC_SCHEDULER, block_size=64, dtype="bfloat16")
+def test_the_cpu_gets_small_blocks_and_steps_and_float32_unless_the_user_says_otherwise() -> None:
+    small = {"block_size": 32, "dtype": "float32", "max_num_batched_tokens": 512}
+    assert defaults(options(scheduler_cls=ASYNC_SCHEDULER), cpu=True) == small
+    given = options(scheduler_cls=ASYNC_SCHEDULER, block_size=64, dtype="bfloat16", max_num_batched_tokens=2048)
     assert defaults(given, cpu=True) == {}
 
 

@@ -18,6 +18,8 @@ ASYNC_SCHEDULER = "stream2llm.vllm.scheduler.AsyncContextScheduler"
 SYNC_SCHEDULER = "stream2llm.vllm.scheduler.ContextScheduler"
 # vLLM's default of 128 on the CPU would leave up to 127 tokens to be computed again per version.
 CPU_BLOCK_SIZE = 32
+# A complete request waits for the step under way: on the CPU, vLLM's default of 2048 tokens or more takes seconds.
+CPU_STEP_TOKENS = 512
 
 
 class ServeRefusedError(Exception):
@@ -71,6 +73,8 @@ def defaults(parsed: argparse.Namespace, cpu: bool) -> dict[str, Any]:
             chosen["block_size"] = CPU_BLOCK_SIZE
         if parsed.dtype == "auto":
             chosen["dtype"] = "float32"  # bfloat16 without AMX or AVX512-BF16 is 8 times slower
+        if parsed.max_num_batched_tokens is None:
+            chosen["max_num_batched_tokens"] = CPU_STEP_TOKENS
     return chosen
 
 
