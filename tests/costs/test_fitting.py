@@ -96,3 +96,16 @@ def test_copies_are_fitted_in_order_of_length() -> None:
     assert costs.seconds(128) == costs.seconds(64) == pytest.approx((2 / 4 + 1.9 / 3.61) / (1 / 4 + 1 / 3.61))
     assert costs.error is not None
     assert costs.error.samples == 3
+
+
+def test_the_median_of_several_runs_is_fitted_and_every_run_counts_in_the_error() -> None:
+    stalled = [CopySample(32, seconds) for seconds in (1.0, 9.0, 1.1)] + [CopySample(64, 2.0)]
+    costs = fit_copy(stalled)
+    assert costs.seconds(32) == 1.1
+    assert costs.error is not None
+    assert costs.error.samples == 4
+    assert costs.error.worst == pytest.approx(7.9 / 9)
+    prefill = fit_prefill([*samples(), *samples(), PrefillSample(16, 0, 50.0)])
+    assert prefill.base(16) == pytest.approx(seconds(16, 0))
+    assert prefill.error is not None
+    assert prefill.error.worst > 0.99

@@ -54,7 +54,7 @@ class Curve:
 class FitError:
     """How far a fit is from what was measured, as a share of the measured value.
 
-    `median` and `worst` over `samples` measured points: 0.05 means that the fit is off by 5 %.
+    `median` and `worst` over `samples` single runs: 0.05 means that the fit is off by 5 %.
     """
 
     median: float

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
+from typing import TypeVar
 
 from stream2llm.costs.curves import FitError, fit_monotone
 from stream2llm.costs.profile import CopyCosts, PrefillCosts
 
+_Key = TypeVar("_Key", int, tuple[int, int])
+
 
 @dataclass(frozen=True, slots=True)
 class PrefillSample:
-    """The median time of prefills of `new_tokens` behind `context_tokens` from the prefix cache."""
+    """One run: prefill of `new_tokens` behind `context_tokens` from the prefix cache."""
 
     new_tokens: int
     context_tokens: int
@@ -21,7 +24,7 @@ class PrefillSample:
 
 @dataclass(frozen=True, slots=True)
 class CopySample:
-    """The median time to copy the KV blocks of `tokens` one way."""
+    """One run: the KV blocks of `tokens` copied one way."""
 
     tokens: int
     seconds: float
@@ -45,24 +48,28 @@ def context_lengths(longest: int, block_size: int) -> tuple[int, ...]:
 
 
 def fit_copy(samples: Sequence[CopySample]) -> CopyCosts:
-    """The copy curve nearest to the samples. Raises `ValueError` for fewer than two lengths."""
-    ordered = sorted(samples, key=lambda sample: sample.tokens)
-    curve = fit_monotone([sample.tokens for sample in ordered], [sample.seconds for sample in ordered])
-    error = FitError.of([curve(sample.tokens) for sample in ordered], [sample.seconds for sample in ordered])
+    """The copy curve nearest to the medians of the runs of each length; the error is over all runs.
+
+    Raises `ValueError` for fewer than two lengths.
+    """
+    medians = _medians((sample.tokens, sample.seconds) for sample in samples)
+    curve = fit_monotone(list(medians), list(medians.values()))
+    error = FitError.of([curve(sample.tokens) for sample in samples], [sample.seconds for sample in samples])
     return CopyCosts(curve, error)
 
 
 def fit_prefill(samples: Sequence[PrefillSample]) -> PrefillCosts:
-    """The prefill curves nearest to the samples.
+    """The prefill curves nearest to the medians of the runs of each kind; the error is over all runs.
 
     For each number of new tokens the line over the context (weighted least squares, for the least relative error; its
     slope not below 0), then isotonic regression of the intercepts and of the slopes over the new tokens. Raises
     `ValueError` unless two numbers of new tokens at least were measured behind two context lengths.
     """
-    by_new: defaultdict[int, list[PrefillSample]] = defaultdict(list)
-    for sample in samples:
-        by_new[sample.new_tokens].append(sample)
-    lines = {new: _line(by_new[new]) for new in sorted(by_new)}
+    medians = _medians(((sample.new_tokens, sample.context_tokens), sample.seconds) for sample in samples)
+    by_new: dict[int, list[PrefillSample]] = {}
+    for (new, context), seconds in medians.items():
+        by_new.setdefault(new, []).append(PrefillSample(new, context, seconds))
+    lines = {new: _line(group) for new, group in by_new.items()}
     sloped = {new: line for new, line in lines.items() if line.slope_weight > 0}
     if len(sloped) < 2:
         raise ValueError("prefill must be measured behind two context lengths, for two numbers of new tokens at least")
@@ -79,6 +86,14 @@ def fit_prefill(samples: Sequence[PrefillSample]) -> PrefillCosts:
         max(sample.context_tokens for sample in samples),
         FitError.of(fitted, [sample.seconds for sample in samples]),
     )
+
+
+def _medians(runs: Iterable[tuple[_Key, float]]) -> dict[_Key, float]:
+    """The median of the runs of each key, keys in order."""
+    values: dict[_Key, list[float]] = {}
+    for key, seconds in runs:
+        values.setdefault(key, []).append(seconds)
+    return {key: median(values[key]) for key in sorted(values)}
 
 
 @dataclass(frozen=True, slots=True)
