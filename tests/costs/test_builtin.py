@@ -16,6 +16,7 @@ from stream2llm.costs.builtin import (
     LLAMA_3_1_8B,
     PAPER_MACHINES,
     UNKNOWN_ACCELERATOR,
+    ModelShape,
     Utilisation,
     accelerator_named,
     estimate,
@@ -32,6 +33,12 @@ def test_the_shape_of_llama_3_1_8b_gives_its_published_figures() -> None:
 def test_prefill_on_the_papers_machine_takes_what_the_paper_measured() -> None:
     """Median TTFT without streaming at 0.5 queries/s: 0.116 s, for a median query of 5,749 tokens."""
     assert paper_profile("2xh200").prefill_seconds(5749) == pytest.approx(0.116, rel=0.1)
+
+
+def test_prefill_on_cpu_cores_takes_what_was_seen() -> None:
+    """SmolLM2-135M in float32 prefills about 250 tokens/s on two AVX2 cores."""
+    smollm = ModelShape("SmolLM2-135M", 30, 576, 9, 3, 64, 1536, weight_bytes=4, kv_bytes=4)
+    assert estimate(SUBJECT, CPU_CORE, 2, smollm, 2048).prefill_seconds(1000) == pytest.approx(4.0, rel=0.2)
 
 
 def test_a_long_step_takes_operations_over_reached_speed() -> None:

@@ -110,7 +110,11 @@ UNKNOWN_ACCELERATOR = Accelerator(
     "unknown accelerator", A100.flops, A100.memory_bandwidth, A100.host_bandwidth, f"assumed to be like {A100.name}"
 )
 CPU_CORE = Accelerator(
-    "CPU core", 100e9, 10e9, 4e9, "assumed: a core with 100 Gflop/s float32 (AVX2) and 10 GB/s, copying at 4 GB/s"
+    "CPU core",
+    64e9,
+    10e9,
+    4e9,
+    "assumed: a core with AVX2 (32 float32 operations a cycle) at 2 GHz, 10 GB/s of memory bandwidth, copying at 4 GB/s",
 )
 
 LLAMA_3_1_8B = ModelShape("meta-llama/Llama-3.1-8B", 32, 4096, 32, 8, 128, 14336)
