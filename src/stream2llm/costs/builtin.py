@@ -114,7 +114,7 @@ CPU_CORE = Accelerator(
     64e9,
     10e9,
     4e9,
-    "assumed: a core with AVX2 (32 float32 operations a cycle) at 2 GHz, 10 GB/s of memory bandwidth, copying at 4 GB/s",
+    "assumed: a core with AVX2, 32 float32 operations a cycle at 2 GHz; 10 GB/s of memory bandwidth, copying at 4 GB/s",
 )
 
 LLAMA_3_1_8B = ModelShape("meta-llama/Llama-3.1-8B", 32, 4096, 32, 8, 128, 14336)
