@@ -118,7 +118,7 @@ class Engine:
     def cold(self, tokens: Sequence[int], max_tokens: int = 8, **params: Any) -> list[int]:
         """The answer of the engine with nothing cached, every stream being gone."""
         self.run()
-        assert self.scheduler.reset_prefix_cache()
+        assert self.scheduler.reset_prefix_cache(reset_connector=True)
         request_id = self.ask(tokens, max_tokens=max_tokens, **params)
         self.run()
         return self.answer(request_id)
@@ -130,7 +130,7 @@ class Engine:
         self.abort_all()
         self.run()
         self.outputs.clear()
-        assert self.scheduler.reset_prefix_cache()
+        assert self.scheduler.reset_prefix_cache(reset_connector=True)
 
     def abort_all(self) -> None:
         requests = [request.request_id for request in self.scheduler.requests.values()]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -10,13 +11,30 @@ from stepping import Engine, running_engine
 BLOCKS = 161  # 160 blocks of 32 tokens: 5,120 tokens
 
 
-@pytest.fixture(scope="package", params=["asynchronous", "synchronous"])
+HOST_BLOCKS = 120  # less than what is evicted in some tests
+
+
+@pytest.fixture(scope="package", params=["asynchronous", "synchronous", "swapping"])
 def shared_engine(request: pytest.FixtureRequest, model: str) -> Iterator[Engine]:
-    """The engine of this package's tests, once with and once without asynchronous scheduling."""
+    """The engine of this package's tests: with and without asynchronous scheduling, and with a small host tier."""
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
-    with running_engine(model, asynchronous=request.param == "asynchronous", blocks=BLOCKS) as engine:
+    options = host_tier_options() if request.param == "swapping" else {}
+    with running_engine(model, asynchronous=request.param != "synchronous", blocks=BLOCKS, **options) as engine:
         yield engine
     os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING")
+
+
+def host_tier_options() -> dict[str, Any]:
+    """Every victim is swapped, as far as the host tier has room."""
+    from vllm.config import KVTransferConfig
+
+    transfer = KVTransferConfig(
+        kv_connector="HostTierConnector",
+        kv_connector_module_path="stream2llm.vllm.offload",
+        kv_role="kv_producer",
+        kv_connector_extra_config={"host_blocks": HOST_BLOCKS},
+    )
+    return {"kv_transfer_config": transfer, "additional_config": {"stream2llm": {"preemption": "swap"}}}
 
 
 @pytest.fixture

@@ -310,9 +310,34 @@ def test_resetting_the_prefix_cache_works_with_open_streams(engine: Engine, rng:
     context = tokens(rng, 200)
     engine.open("s", context)
     engine.run()
-    assert engine.scheduler.reset_prefix_cache()
+    assert engine.scheduler.reset_prefix_cache(reset_connector=True)
     assert engine.status("s")["state"] == "evicted"
     request = engine.ask([*context, 4], "s")
     engine.run()
     assert engine.cached(request) == 0
     assert engine.answer(request) == engine.cold([*context, 4])
+
+
+def test_what_is_swapped_out_comes_back_and_the_answer_is_the_same(engine: Engine, rng: random.Random) -> None:
+    """The youngest stream is evicted; with a host tier its final request finds the blocks there (BUGS 9, 19)."""
+    contexts = [tokens(rng, 1600) for _ in range(3)]
+    for number, context in enumerate(contexts):
+        engine.open(f"s{number}", context)
+    engine.run()
+    before = engine.figures
+    prompt = tokens(rng, 1500)
+    plain = engine.ask(prompt)
+    engine.run()
+    request = engine.ask([*contexts[2], 4, 5], "s2")
+    engine.run()
+
+    figures = engine.figures
+    dropped = figures["tokens_recomputed"] - before["tokens_recomputed"]
+    swapped = figures["tokens_swapped"] - before["tokens_swapped"]
+    assert dropped + swapped >= 1500 - 10 * BLOCK
+    if "host_tier" in figures:
+        assert swapped == dropped + swapped == engine.cached(request)
+    else:
+        assert swapped == 0
+    assert engine.answer(plain) == engine.cold(prompt)
+    assert engine.answer(request) == engine.cold([*contexts[2], 4, 5])

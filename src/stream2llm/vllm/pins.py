@@ -32,8 +32,14 @@ class Pins:
 
     @property
     def exclusive_blocks(self) -> int:
-        """The blocks that nobody else holds: what `release` gives back to the pool."""
+        """The number of blocks that nobody else holds: what `release` gives back to the pool."""
         return sum(pin.block.ref_cnt == 1 for pin in self._pins)
+
+    def exclusive(self) -> tuple[list[KVCacheBlock], int]:
+        """The blocks that nobody else holds, in order, and the end of the prefix before the first of them."""
+        mine = [pin for pin in self._pins if pin.block.ref_cnt == 1]
+        before = [pin.end for pin in self._pins if mine and pin.end < mine[0].end]
+        return [pin.block for pin in mine], max(before, default=0)
 
     def take_over(self, request_id: str) -> None:
         """Pin the cached blocks of a request that is about to free them; what was pinned before is released.

@@ -117,7 +117,10 @@ def register() -> None:
         return answer(op)
 
     def context_statistics(self: Any) -> dict[str, Any]:
-        return answer(lambda: table(self).figures())
+        def op() -> dict[str, Any]:
+            return {**table(self).figures(), **self.scheduler.eviction.figures()}
+
+        return answer(op)
 
     methods = locals()
     for name in OPS:

@@ -20,6 +20,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
 from stream2llm.planner import Budget, Candidate, Kind, Plan, plan
+from stream2llm.vllm.eviction import Eviction
 from stream2llm.vllm.streams import Stream, StreamTable
 
 _IDLE = "idle#"  # no request id has this form, so a stream's id, which a client may choose, cannot be taken for one
@@ -38,6 +39,7 @@ class _ContextStreams(Scheduler):
                 "Start the server without --no-enable-prefix-caching, or without this scheduler."
             )
         self.streams = StreamTable(self)
+        self.eviction = Eviction.of(self.vllm_config, self.connector, self.block_size)
         self._parked: dict[str, Request] = {}
         self._parked_may_run = False  # something changed since the plan last left all of them parked
 
@@ -216,31 +218,38 @@ class _ContextStreams(Scheduler):
         return held
 
     def _evict(self, step_plan: Plan) -> None:
-        statistics = self.streams.statistics
         now = time.monotonic()
         for request_id in step_plan.parked:
-            request = self.requests[request_id]
-            stream = self.streams.owner(request)
-            assert stream is not None
-            stream.pins.take_over(request_id)
-            self.running.remove(request)
-            self._preempt_request(request, now)
-            statistics.parked += 1
+            self._pause(self.requests[request_id], now)
+            self.streams.statistics.parked += 1
         for victim in step_plan.evicted:
-            if victim.startswith(_IDLE):
-                self.streams.evict(victim.removeprefix(_IDLE))
-                statistics.pins_evicted += 1
-                continue
-            request = self.requests[victim]
-            if request.status == RequestStatus.RUNNING:
-                self.running.remove(request)
-                self._preempt_request(request, now)
-                statistics.preempted += 1
-            else:
-                statistics.pins_evicted += 1
-            stream = self.streams.owner(request)
-            assert stream is not None
+            stream = self._victim_stream(victim, now)
+            self.eviction.give_up(*stream.pins.exclusive())
             stream.pins.release()
+
+    def _victim_stream(self, victim: str, now: float) -> Stream:
+        """The stream whose pins hold all that the victim must give up."""
+        statistics = self.streams.statistics
+        if victim.startswith(_IDLE):
+            statistics.pins_evicted += 1
+            return self.streams[victim.removeprefix(_IDLE)]
+        request = self.requests[victim]
+        if request.status == RequestStatus.RUNNING:
+            self._pause(request, now)
+            statistics.preempted += 1
+        else:
+            statistics.pins_evicted += 1
+        stream = self.streams.owner(request)
+        assert stream is not None
+        return stream
+
+    def _pause(self, request: Request, now: float) -> None:
+        """Take a running version's sequence slot; its blocks stay with its stream."""
+        stream = self.streams.owner(request)
+        assert stream is not None
+        stream.pins.take_over(request.request_id)
+        self.running.remove(request)
+        self._preempt_request(request, now)
 
     @contextmanager
     def _only_planned(self, step_plan: Plan) -> Iterator[None]:

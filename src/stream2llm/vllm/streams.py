@@ -97,6 +97,10 @@ class StreamTable:
         """The open streams."""
         return iter(self._streams.values())
 
+    def __getitem__(self, stream_id: str) -> Stream:
+        """An open stream."""
+        return self._streams[stream_id]
+
     def __bool__(self) -> bool:
         """Whether a stream is open, or a final request still has to adopt its stream's blocks."""
         return bool(self._streams or self._owners)
@@ -237,10 +241,6 @@ class StreamTable:
             stream.pins.take_over(request_id)
         elif stream.final is request:
             stream.pins.release()
-
-    def evict(self, stream_id: str) -> None:
-        """Take an idle stream's blocks; they stay in the prefix cache until they are overwritten."""
-        self._streams[stream_id].pins.release()
 
     def release_all_pins(self) -> None:
         """Let go of every pinned block, for vLLM to reset the prefix cache."""
