@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import subprocess
 import time
@@ -20,6 +21,8 @@ from stream2llm.vllm.serve import (
     cpu_environment,
     defaults,
     process_environment,
+    tier_options,
+    with_preemption,
 )
 
 
@@ -66,6 +69,24 @@ def test_what_cannot_work_is_refused_with_its_name(
         check(options(**{"scheduler_cls": ASYNC_SCHEDULER, **given}), environ)
 
 
+def test_a_host_tier_is_one_option_and_not_beside_another_connector() -> None:
+    name, value = tier_options([], 2.5)
+    assert name == "--kv-transfer-config"
+    assert json.loads(value)["kv_connector_extra_config"] == {"host_gib": 2.5}
+    assert tier_options(["--kv-transfer-config={}"], None) == []
+    with pytest.raises(ServeRefusedError, match="MultiConnector"):
+        tier_options(["--kv-transfer-config", "{}"], 1.0)
+
+
+def test_the_preemption_mode_is_added_to_the_users_additional_config() -> None:
+    parsed = options(kv_transfer_config=object())
+    assert with_preemption({"a": 1}, "swap", parsed) == {"a": 1, "stream2llm": {"preemption": "swap"}}
+    with pytest.raises(ServeRefusedError, match="choose one of"):
+        with_preemption({}, "off", parsed)
+    with pytest.raises(ServeRefusedError, match="--host-gib"):
+        with_preemption({}, "swap", options(kv_transfer_config=None))
+
+
 def test_usual_options_are_accepted() -> None:
     check(options(scheduler_cls=ASYNC_SCHEDULER, enable_prefix_caching=True), {"VLLM_USE_RUST_FRONTEND": "0"})
 
@@ -100,7 +121,7 @@ def left_running(group: int, within_s: float) -> str:
         time.sleep(0.2)
 
 
-OURS = (serving.OURS, (), {})
+OURS = (serving.OURS, ("--host-gib", "0.1", "--preemption", "swap"), {})
 THROUGH_VLLM = (
     serving.STOCK,
     ("--scheduler-cls", ASYNC_SCHEDULER, "--dtype", "float32", "--block-size", "32"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from stream2llm.cli import ask, check, demo, serve
+from stream2llm.cli import ask, check, demo, profile, serve
 
 app = typer.Typer(
     name="stream2llm",
@@ -17,6 +17,7 @@ serve.register(app)
 demo.register(app)
 ask.register(app)
 check.register(app)
+profile.register(app)
 
 
 def main() -> None:

@@ -17,6 +17,12 @@ def register(app: typer.Typer) -> None:
         model: str = typer.Argument(
             "default", help="A model by name or path; `default` is the embedded SmolLM2-135M-Instruct."
         ),
+        host_gib: float | None = typer.Option(
+            None, min=0, help="Host memory of each worker, in GiB, for the KV blocks that streams must give up."
+        ),
+        preemption: str | None = typer.Option(
+            None, help="What becomes of those blocks: `cost` (default), `recompute` or `swap`."
+        ),
     ) -> None:
         """Start vLLM's server with context streams switched on.
 
@@ -30,7 +36,7 @@ def register(app: typer.Typer) -> None:
         if model == "default" and not any(option.startswith("--served-model-name") for option in options):
             options += ["--served-model-name", "default"]
         try:
-            run(resolve_model(model), options)
+            run(resolve_model(model), options, host_gib=host_gib, preemption=preemption)
         except ServeRefusedError as refusal:
             typer.echo(f"stream2llm serve: {refusal}", err=True)
             raise typer.Exit(2) from refusal

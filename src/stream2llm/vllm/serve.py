@@ -7,6 +7,7 @@ data parallelism included; the CPU wheel's `vllm` console command does not start
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 PLUGIN = "stream2llm"
+PREEMPTION = ("cost", "recompute", "swap")
 ASYNC_SCHEDULER = "stream2llm.vllm.scheduler.AsyncContextScheduler"
 SYNC_SCHEDULER = "stream2llm.vllm.scheduler.ContextScheduler"
 # vLLM's default of 128 on the CPU would leave up to 127 tokens to be computed again per version.
@@ -26,15 +28,17 @@ class ServeRefusedError(Exception):
     """A combination of options that context streams cannot work with."""
 
 
-def serve(model: str, options: Sequence[str]) -> None:
+def serve(model: str, options: Sequence[str], *, host_gib: float | None = None, preemption: str | None = None) -> None:
     """Run the server until it is interrupted.
 
-    `options` are vLLM's own. Raises `ServeRefusedError` for a combination that cannot work, `SystemExit` (2) for an
-    option that vLLM does not know.
+    `options` are vLLM's own. `host_gib`: the host tier's size (docs/swap.md). `preemption`: a `costs.Mode`. Raises
+    `ServeRefusedError` for a combination that cannot work, `SystemExit` (2) for an option that vLLM does not know.
     """
     cpu = _is_cpu()
     os.environ.update(process_environment(os.environ, _general_plugins()))
-    arguments = parse(["--model", model, *options], cpu)
+    arguments = parse(["--model", model, *options, *tier_options(options, host_gib)], cpu)
+    if preemption is not None:
+        arguments.additional_config = with_preemption(arguments.additional_config, preemption, arguments)
     if cpu:
         os.environ.update(cpu_environment(os.environ, ranks=_ranks(arguments)))
     from vllm.entrypoints.cli.serve import ServeSubcommand
@@ -76,6 +80,34 @@ def defaults(parsed: argparse.Namespace, cpu: bool) -> dict[str, Any]:
         if parsed.max_num_batched_tokens is None:
             chosen["max_num_batched_tokens"] = CPU_STEP_TOKENS
     return chosen
+
+
+def tier_options(options: Sequence[str], host_gib: float | None) -> list[str]:
+    """vLLM's options for a host tier of that size. Pure; raises `ServeRefusedError`."""
+    if host_gib is None:
+        return []
+    if any(option.startswith("--kv-transfer-config") for option in options):
+        raise ServeRefusedError(
+            "--host-gib beside --kv-transfer-config: vLLM has one place for a connector; name both there, as children "
+            "of its MultiConnector (docs/swap.md)"
+        )
+    connector = {
+        "kv_connector": "HostTierConnector",
+        "kv_connector_module_path": "stream2llm.vllm.offload",
+        "kv_role": "kv_producer",
+        "kv_connector_extra_config": {"host_gib": host_gib},
+    }
+    return ["--kv-transfer-config", json.dumps(connector)]
+
+
+def with_preemption(additional_config: Any, preemption: str, parsed: argparse.Namespace) -> dict[str, Any]:
+    """The additional config with the mode in it. Pure; raises `ServeRefusedError`."""
+    if preemption not in PREEMPTION:
+        raise ServeRefusedError(f"--preemption {preemption}: choose one of {', '.join(PREEMPTION)}")
+    if preemption == "swap" and parsed.kv_transfer_config is None:
+        raise ServeRefusedError("--preemption swap: there is nowhere to swap to; give --host-gib too")
+    config = dict(additional_config) if isinstance(additional_config, dict) else {}
+    return {**config, PLUGIN: {**config.get(PLUGIN, {}), "preemption": preemption}}
 
 
 def check(parsed: argparse.Namespace, environ: Mapping[str, str]) -> None:
