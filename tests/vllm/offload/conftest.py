@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 import os
 import queue
 import threading
@@ -100,6 +99,8 @@ def thread_streams() -> Iterator[Callable[..., ThreadStreams]]:
         streams.stop()
 
 
+# Finite, unlike NaN: the CPU's attention multiplies what lies behind the end of a sequence by zero, in stock vLLM too.
+POISON = 1e4
 HOST_BLOCKS = 40
 BLOCKS = 97  # 96 blocks of 32 tokens: 3,072 tokens
 
@@ -108,7 +109,7 @@ class SwappingEngine:
     """The stepped CPU engine with the host tier, where the test decides who is evicted.
 
     What is evicted is taken out of the prefix cache too, so only the host has it; and each block that is handed out is
-    filled with NaN as soon as the fence has been passed, so reading it before it is computed or loaded shows.
+    poisoned as soon as the fence has been passed, so reading it before it is computed or loaded shows.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -137,7 +138,7 @@ class SwappingEngine:
         def poisoned(metadata: Any) -> None:
             fence(metadata)
             for cache in caches:
-                cache[handed_out] = math.nan
+                cache[handed_out] = POISON
             handed_out.clear()
 
         self._pool.get_new_blocks = recorded
@@ -147,12 +148,12 @@ class SwappingEngine:
         """Evict an idle stream; the number of blocks that the host will hold."""
         stream = next(stream for stream in self.scheduler.streams if stream.state.id == stream_id)
         blocks = [pin.block for pin in stream.pins._pins]
-        return self._evict(blocks, lambda: self.scheduler.streams.evict(stream_id))
+        return self._evict(blocks, stream.pins.release)
 
     def preempt(self, request_id: str) -> int:
         """Preempt a running request; the number of blocks that the host will hold."""
-        request = self.scheduler.requests[request_id]
-        (blocks,) = self.scheduler.kv_cache_manager.get_blocks(request_id).blocks
+        request = self._request(request_id)
+        (blocks,) = self.scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
         stream = self.scheduler.streams.owner(request)
 
         def release() -> None:
@@ -170,6 +171,16 @@ class SwappingEngine:
         assert all(block.ref_cnt == 0 for block in lost)
         self._pool.evict_blocks({block.block_id for block in lost})
         return kept
+
+    def _request(self, request_id: str) -> Any:
+        """By its id, or by the id it was asked with, to which vLLM adds a random suffix."""
+        requests = self.scheduler.requests
+        return requests.get(request_id) or next(
+            request for name, request in requests.items() if name.rpartition("-")[0] == request_id
+        )
+
+    def is_running(self, request_id: str) -> bool:
+        return self._request(request_id) in self.scheduler.running
 
     @property
     def running(self) -> list[str]:
