@@ -43,12 +43,12 @@ def test_it_is_found_among_the_children(swapping: Swapping) -> None:
 def test_each_connector_loads_what_it_has(swapping: Swapping) -> None:
     """Evicted blocks come from the host; a prompt that only the disk has comes from there."""
     engine, rng = swapping.engine, random.Random(4)
-    prompt = rng.choices(range(10, 49000), k=9 * BLOCK + 5)
+    prompt = rng.choices(range(10, 49000), k=3 * BLOCK + 5)  # one step: the other connector knows no chunked prefill
     first = engine.ask(prompt, max_tokens=20)
-    engine.step(6)
+    engine.step(4)
     before = swapping.host.statistics()
     kept = swapping.preempt(first)
-    assert kept >= 9
+    assert kept == 3
     engine.run()
     assert swapping.host.statistics().copied_back - before.copied_back == kept
 
@@ -56,6 +56,6 @@ def test_each_connector_loads_what_it_has(swapping: Swapping) -> None:
     swapping.host.reset_cache()
     second = engine.ask(prompt, max_tokens=20)
     engine.run()
-    assert engine.cached(second) == 9 * BLOCK, "from the disk"
+    assert engine.cached(second) == 3 * BLOCK, "from the disk"
     assert swapping.host.statistics().copied_back - before.copied_back == kept
     assert engine.answer(first) == engine.answer(second)
