@@ -13,7 +13,7 @@ import torch
 
 from stepping import Engine, running_engine
 from stream2llm.vllm.offload import host_tier
-from stream2llm.vllm.offload.copier import DirectCopier
+from stream2llm.vllm.offload.regions import block_regions
 from stream2llm.vllm.offload.staged import StagedCopier
 
 
@@ -122,13 +122,13 @@ class SwappingEngine:
         assert host is not None
         assert worker is not None
         self.host, self.worker = host, worker
+        self.runner = engine.core.model_executor.driver_worker.worker.model_runner
         self._pool = engine.scheduler.kv_cache_manager.block_pool
         self._poison_new_blocks()
 
     def _poison_new_blocks(self) -> None:
         handed_out: list[int] = []
         get_new_blocks, fence = self._pool.get_new_blocks, self.worker.handle_preemptions
-        caches = self.engine.core.model_executor.driver_worker.worker.model_runner.kv_caches
 
         def recorded(count: int) -> list[Any]:
             blocks = get_new_blocks(count)
@@ -137,7 +137,7 @@ class SwappingEngine:
 
         def poisoned(metadata: Any) -> None:
             fence(metadata)
-            for cache in caches:
+            for cache in self.runner.kv_caches:
                 cache[handed_out] = POISON
             handed_out.clear()
 
@@ -202,8 +202,10 @@ class SwappingEngine:
         """Copy as on a GPU, by streams beside the computation, each copy after a delay in seconds."""
         assert self.scheduler.reset_prefix_cache(reset_connector=True)
         direct = self.worker.copier
-        assert isinstance(direct, DirectCopier)
-        regions = tuple(torch.from_numpy(region) for region in direct._blocks)
+        config = self.runner.kv_cache_config
+        layers = [layer for placement in config.kv_cache_tensors for layer in placement.layers]
+        # Every layer's view is of the one allocation.
+        regions = block_regions(config, dict.fromkeys(layers, self.runner.kv_caches[0]))
         host = torch.zeros(HOST_BLOCKS, sum(region.shape[1] for region in regions), dtype=torch.int8)
         streams = ThreadStreams(delay)
         self.worker.copier = StagedCopier(regions, host, streams, staging_bytes=4 * host.shape[1])

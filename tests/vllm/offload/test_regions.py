@@ -16,7 +16,7 @@ from vllm.v1.kv_cache_layout import KVCacheLayout
 
 from stream2llm.vllm.offload.copier import DirectCopier
 from stream2llm.vllm.offload.copies import BlockCopy
-from stream2llm.vllm.offload.regions import block_regions
+from stream2llm.vllm.offload.regions import block_regions, by_block
 
 BLOCKS = 5
 LAYERS = 3
@@ -80,3 +80,21 @@ def test_a_placement_that_does_not_fit_the_allocation_is_refused() -> None:
     config.kv_cache_tensors[0].layer_stride *= 2
     with pytest.raises(ValueError, match="does not lie as its configuration says"):
         block_regions(config, views)
+
+
+@pytest.mark.parametrize("layout", KVCacheLayout)
+def test_regions_of_one_size_are_one_view_by_block(layout: KVCacheLayout) -> None:
+    config, views = allocated(layout, spec(2))
+    regions = block_regions(config, views)
+    (view,) = by_block(regions)
+    assert view.shape == (BLOCKS, len(regions), regions[0].shape[1])
+    for part, region in enumerate(regions):
+        region.fill_(part + 1)
+        assert view[:, part].eq(part + 1).all()
+
+
+def test_regions_of_two_sizes_and_of_two_allocations_are_views_of_their_own() -> None:
+    config, views = allocated(KVCacheLayout.LBNHC, spec(2), spec(4))
+    assert [view.shape[1] for view in by_block(block_regions(config, views))] == [LAYERS, LAYERS]
+    apart = tuple(torch.zeros(BLOCKS, 16, dtype=torch.int8) for _ in range(3))
+    assert [view.shape[1] for view in by_block(apart)] == [1, 1, 1]

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from stream2llm.vllm.offload.copies import BlockCopy, runs
-from stream2llm.vllm.offload.regions import Regions
+from stream2llm.vllm.offload.regions import Regions, by_block
 
 
 class Copier(Protocol):
@@ -25,16 +25,16 @@ class Copier(Protocol):
 
 
 class DirectCopier:
-    """For a KV cache in host memory (the CPU engine): copies at once, one row at a time.
+    """For a KV cache in host memory (the CPU engine): copies at once, block by block.
 
-    NumPy's row assignment is a plain memory copy: two to six times as fast as indexing with lists of rows, which goes
-    through a temporary.
+    NumPy's assignment is a plain memory copy for each part of a block: two to six times as fast as indexing with lists
+    of rows, which goes through a temporary.
     """
 
     def __init__(self, regions: Regions, slots: int) -> None:
-        self._blocks = [region.numpy() for region in regions]
+        self._blocks = [view.numpy() for view in by_block(regions)]
         # Filled now, so that the memory is committed at the start and not at the first eviction.
-        self._slots = [np.full((slots, region.shape[1]), 0, dtype=np.int8) for region in regions]
+        self._slots = [np.full((slots, *blocks.shape[1:]), 0, dtype=np.int8) for blocks in self._blocks]
 
     def copy_out(self, copies: Sequence[BlockCopy]) -> None:
         rows = _row_ranges(copies)
@@ -54,7 +54,7 @@ class DirectCopier:
 
 
 def _row_ranges(copies: Sequence[BlockCopy]) -> list[tuple[slice, slice]]:
-    """The blocks' and the slots' rows, in the order of the blocks (a sixth faster), neighbours joined."""
+    """The blocks' and the slots' rows, in the order of the blocks (somewhat faster), neighbours joined."""
     return [(slice(block, block + count), slice(slot, slot + count)) for block, slot, count in runs(sorted(copies))]
 
 

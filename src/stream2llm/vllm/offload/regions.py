@@ -38,3 +38,27 @@ def block_regions(kv_cache: KVCacheConfig, kv_caches: Mapping[str, torch.Tensor]
         for region in allocation[start : start + size].view(-1, blocks, placement.block_stride):
             regions.setdefault(region.data_ptr(), region)
     return tuple(regions.values())
+
+
+def by_block(regions: Regions) -> list[torch.Tensor]:
+    """Views of shape (blocks, parts, bytes): regions of one size that lie at equal distances, joined."""
+    views: list[torch.Tensor] = []
+    start = 0
+    for end in range(1, len(regions) + 1):
+        if end < len(regions) and _continues(regions[start : end + 1]):
+            continue
+        first, parts = regions[start], end - start
+        distance = regions[start + 1].data_ptr() - first.data_ptr() if parts > 1 else 0
+        shape = (first.shape[0], parts, first.shape[1])
+        views.append(first.as_strided(shape, (first.stride(0), distance, 1)))
+        start = end
+    return views
+
+
+def _continues(regions: Regions) -> bool:
+    """Whether the last region follows as the one before it did."""
+    *_, before, last = regions
+    distance = regions[1].data_ptr() - regions[0].data_ptr()
+    same_kind = (last.shape, last.stride()) == (before.shape, before.stride())
+    same_allocation = last.untyped_storage().data_ptr() == before.untyped_storage().data_ptr()
+    return same_kind and same_allocation and last.data_ptr() - before.data_ptr() == distance > 0
