@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import accumulate
 
 
 class Kind(Enum):
@@ -95,7 +96,12 @@ class _Planning:
         self._ranked = ranked
         self._tokens, self._slots, self._blocks = budget.tokens, budget.slots, budget.blocks
         self._evicted: set[str] = set()
-        self._partials: list[str] = []
+        # Eviction goes from the worst rank upwards: all that could be evicted from the horizon on has been. The sums
+        # of evictable blocks from each position on tell at once when it is no use.
+        self._horizon = len(ranked)
+        held = [candidate.held_blocks if candidate.evictable else 0 for candidate in reversed(ranked)]
+        self._held_from = [0, *accumulate(held)][::-1]
+        self._partials: dict[str, None] = {}  # in rank order
 
     def result(self) -> Plan:
         admitted = self._serve_complete()
@@ -144,7 +150,7 @@ class _Planning:
             if self._make_room(candidate, position):
                 self._slots -= 1
                 self._take(candidate)
-                self._partials.append(candidate.id)
+                self._partials[candidate.id] = None
 
     def _take(self, candidate: Candidate) -> None:
         self._tokens -= min(self._tokens, candidate.remaining_tokens)
@@ -163,19 +169,17 @@ class _Planning:
         missing = self._needed(candidate) - self._blocks
         if missing <= 0:
             return True
-        victims = []
-        for victim in reversed(self._ranked[position + 1 :]):
-            if missing <= 0:
-                break
-            if victim.evictable and victim.id not in self._evicted:
-                victims.append(victim)
-                missing -= victim.held_blocks
-        if missing > 0 and not (candidate.kind is Kind.COMPLETE and candidate.running):
+        enough = missing <= self._evictable_below(position)
+        if not enough and not (candidate.kind is Kind.COMPLETE and candidate.running):
             return False
-        for victim in victims:
-            self._evict(victim)
-        return missing <= 0
+        while self._blocks < self._needed(candidate) and self._horizon > position + 1:
+            self._horizon -= 1
+            victim = self._ranked[self._horizon]
+            if victim.evictable:
+                self._evicted.add(victim.id)
+                self._blocks += victim.held_blocks
+        return enough
 
-    def _evict(self, victim: Candidate) -> None:
-        self._evicted.add(victim.id)
-        self._blocks += victim.held_blocks
+    def _evictable_below(self, position: int) -> int:
+        """The blocks that could still be had from candidates ranked below `position`."""
+        return max(0, self._held_from[position + 1] - self._held_from[max(self._horizon, position + 1)])

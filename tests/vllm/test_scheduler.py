@@ -341,3 +341,72 @@ def test_what_is_swapped_out_comes_back_and_the_answer_is_the_same(engine: Engin
         assert swapped == 0
     assert engine.answer(plain) == engine.cold(prompt)
     assert engine.answer(request) == engine.cold([*contexts[2], 4, 5])
+
+
+def test_finals_that_wait_behind_a_large_request_do_not_keep_it_waiting(engine: Engine, rng: random.Random) -> None:
+    """Their streams pin most of the pool, and the step's tokens are spent on the first in the queue."""
+    contexts = [tokens(rng, 1824) for _ in range(2)]
+    for number, context in enumerate(contexts):
+        engine.open(f"s{number}", context)
+    engine.run()
+    large = tokens(rng, 2000)
+    asked = [(engine.ask(large), large)]
+    asked += [(engine.ask([*context, 5], f"s{number}"), [*context, 5]) for number, context in enumerate(contexts)]
+    engine.run()
+    for request, prompt in asked:
+        assert engine.answer(request) == engine.cold(prompt)
+
+
+def test_finals_that_cannot_use_their_streams_blocks_do_not_wait_for_them(engine: Engine, rng: random.Random) -> None:
+    """Prompt log probabilities need every token computed; the pins of three such streams fill the pool."""
+    contexts = [tokens(rng, 1650) for _ in range(3)]
+    for number, context in enumerate(contexts):
+        engine.open(f"s{number}", context)
+    engine.run()
+    requests = [engine.ask(context, f"s{number}", prompt_logprobs=0) for number, context in enumerate(contexts)]
+    engine.run()
+    for request, context in zip(requests, contexts, strict=True):
+        assert engine.answer(request) == engine.cold(context)
+
+
+def test_a_stream_that_waits_for_memory_goes_on_when_another_expires(
+    engine: Engine, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import time
+
+    for number in range(3):
+        engine.open(f"s{number}", tokens(rng, 1650), ttl=50)
+    engine.open("waiting", tokens(rng, 600))
+    engine.run()
+    assert engine.status("waiting")["state"] == "waiting"
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 51)
+    engine.status("waiting")
+    engine.run()
+    assert engine.status("waiting")["state"] == "ready"
+
+
+def test_a_stream_written_during_a_pause_is_prefilled_afterwards(engine: Engine, rng: random.Random) -> None:
+    from vllm.v1.core.sched.interface import PauseState
+
+    engine.ask(tokens(rng, 40), max_tokens=30)
+    engine.step(3)
+    engine.scheduler.set_pause_state(PauseState.PAUSED_NEW)
+    engine.open("s", tokens(rng, 200))
+    engine.step(5)
+    engine.scheduler.set_pause_state(PauseState.UNPAUSED)
+    engine.run()
+    assert engine.status("s")["state"] == "ready"
+
+
+def test_hundreds_of_waiting_streams_do_not_slow_the_planning_down(engine: Engine, rng: random.Random) -> None:
+    """What a step looks at is bounded: a plan for 400 streams, most of them waiting, is no larger than one for 100."""
+    for number in range(400):
+        engine.open(f"s{number}", tokens(rng, 64))
+    engine.run()
+    states = [engine.status(f"s{number}")["state"] for number in range(400)]
+    assert states.count("waiting") >= 300
+    engine.ask(tokens(rng, 30))
+    candidates, _ = engine.scheduler._snapshot()
+    assert len(candidates) <= 64 + 80 + 1
+    engine.run()

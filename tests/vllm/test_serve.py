@@ -18,6 +18,7 @@ from stream2llm.vllm.serve import (
     SYNC_SCHEDULER,
     ServeRefusedError,
     check,
+    compilation,
     cpu_environment,
     defaults,
     process_environment,
@@ -95,6 +96,12 @@ def test_the_plugin_is_added_to_the_users_list_and_else_to_all_installed_ones() 
     assert process_environment({"VLLM_PLUGINS": "mine"}, ["other"])["VLLM_PLUGINS"] == "mine,stream2llm"
     assert process_environment({"VLLM_PLUGINS": ""}, ["other"])["VLLM_PLUGINS"] == "stream2llm"
     assert process_environment({}, ["other", "stream2llm"])["VLLM_PLUGINS"] == "other,stream2llm"
+
+
+def test_the_cpu_engine_is_not_compiled_unless_the_user_speaks_of_it() -> None:
+    assert compilation(["--max-model-len", "4096"]) == ["--enforce-eager"]
+    for option in ("--no-enforce-eager", "--enforce-eager", "-O1", '--compilation-config={"mode": 3}'):
+        assert compilation([option]) == []
 
 
 def test_the_users_environment_wins() -> None:

@@ -63,6 +63,8 @@ TOUCHED: tuple[Touched, ...] = (
     ),
     Touched(f"{_SCHEDULER}._free_blocks", "a version leaves its blocks to its stream", ("request",)),
     Touched(f"{_SCHEDULER}.reset_prefix_cache", "pins are let go first", ("reset_running_requests", "reset_connector")),
+    Touched(f"{_SCHEDULER}.set_pause_state", "parked versions may run when it ends", ("pause_state",)),
+    Touched(f"{_REQUEST}.skip_reading_prefix_cache", "such a final request cannot use its stream's blocks"),
     Touched(f"{_SCHEDULER}.get_num_unfinished_requests", "parked versions count only while they may run"),
     Touched(f"{_SCHEDULER}.has_finished_requests", "parked versions are not finished"),
     # vllm/scheduler.py: called or read

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Pin:
+    group: int  # of the KV cache
     end: int  # the block holds the KV of tokens up to this position
     block: KVCacheBlock
 
@@ -19,13 +20,14 @@ class _Pin:
 class Pins:
     """References of one stream to cached blocks. A block let go of stays in the prefix cache until it is needed."""
 
-    __slots__ = ("_manager", "_pins", "tokens")
+    __slots__ = ("_longest", "_manager", "_pins", "tokens")
 
     def __init__(self, manager: KVCacheManager) -> None:
         self._manager = manager
         self._pins: list[_Pin] = []
+        self._longest = 0
         self.tokens = 0
-        """The length of the prefix whose blocks are held."""
+        """The length of the prefix whose blocks are held, in every group of the KV cache."""
 
     def __bool__(self) -> bool:
         return bool(self._pins)
@@ -47,11 +49,13 @@ class Pins:
         Only full blocks have a hash, and only they can be found again. A request that holds none changes nothing.
         """
         pins = [
-            _Pin((index + 1) * manager.block_size, block)
-            for manager, blocks in zip(
-                self._manager.coordinator.single_type_managers,
-                self._manager.get_blocks(request_id).blocks,
-                strict=True,
+            _Pin(group, (index + 1) * manager.block_size, block)
+            for group, (manager, blocks) in enumerate(
+                zip(
+                    self._manager.coordinator.single_type_managers,
+                    self._manager.get_blocks(request_id).blocks,
+                    strict=True,
+                )
             )
             for index, block in enumerate(blocks)
             if block.block_hash is not None and not block.is_null
@@ -62,7 +66,7 @@ class Pins:
 
     def trim(self, tokens: int) -> None:
         """Let go of the blocks that reach beyond the first `tokens` tokens: a new version differs from there."""
-        if self.tokens > tokens:
+        if self._longest > tokens:
             kept = [pin for pin in self._pins if pin.end <= tokens]
             self._manager.block_pool.touch([pin.block for pin in kept])
             self._replace(kept)
@@ -74,6 +78,8 @@ class Pins:
     def _replace(self, pins: list[_Pin]) -> None:
         """Hold `pins`, whose references were taken already, instead of the present ones."""
         released, self._pins = self._pins, pins
-        self.tokens = max((pin.end for pin in pins), default=0)
+        ends = {pin.group: pin.end for pin in pins}  # the last of each group, since they are in order
+        self._longest = max(ends.values(), default=0)
+        self.tokens = min(ends.values()) if len(ends) == self._manager.num_kv_cache_groups else 0
         # Last first: of what is free to be overwritten, the tail of a prefix goes before its head.
         self._manager.block_pool.free_blocks([pin.block for pin in reversed(released)])

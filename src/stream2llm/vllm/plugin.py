@@ -64,7 +64,7 @@ def register() -> None:
             streams = table(self)
             hasher = self.request_block_hasher
             start(self, streams.open(stream_id, ttl, source, pieces, token_ids, template, hasher))
-            return streams.status(stream_id)
+            return streams.ack(stream_id)
 
         return answer(op)
 
@@ -83,8 +83,7 @@ def register() -> None:
             streams = table(self)
             hasher = self.request_block_hasher
             start(self, streams.put(stream_id, created_at, base_version, writes, keep, tail, pieces, source, hasher))
-            self.scheduler.streams_changed()
-            return streams.status(stream_id)
+            return streams.ack(stream_id)
 
         return answer(op)
 
@@ -100,18 +99,13 @@ def register() -> None:
     def context_close(self: Any, stream_id: str) -> dict[str, Any]:
         def op() -> dict[str, Any]:
             table(self).close(stream_id)
-            self.scheduler.streams_changed()
             return {}
 
         return answer(op)
 
     def context_sweep(self: Any) -> dict[str, Any]:
         def op() -> dict[str, Any]:
-            streams = table(self)
-            expired = streams.statistics.expired
-            streams.expire()
-            if streams.statistics.expired > expired:
-                self.scheduler.streams_changed()
+            table(self).expire()
             return {}
 
         return answer(op)

@@ -257,7 +257,7 @@ def _engine(arguments: EngineArgs) -> Iterator[LLMEngine]:
     try:
         yield engine
     finally:
-        engine.engine_core.shutdown()
+        engine.engine_core.shutdown(timeout=10)
 
 
 class BlockCopyTimer:

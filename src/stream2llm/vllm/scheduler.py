@@ -10,8 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
+from vllm.logger import init_logger
 from vllm.utils.math_utils import cdiv
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
@@ -23,7 +25,10 @@ from stream2llm.planner import Budget, Candidate, Kind, Plan, plan
 from stream2llm.vllm.eviction import Eviction
 from stream2llm.vllm.streams import Stream, StreamTable
 
+logger = init_logger("vllm.stream2llm.scheduler")
+
 _IDLE = "idle#"  # no request id has this form, so a stream's id, which a client may choose, cannot be taken for one
+_CONSIDERED = 64  # parked versions that a step looks at; a step can compute few of them
 _READY = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
 
 
@@ -85,6 +90,10 @@ class _ContextStreams(Scheduler):
         self.streams.release_all_pins()
         return super().reset_prefix_cache(reset_running_requests, reset_connector)
 
+    def set_pause_state(self, pause_state: PauseState) -> None:
+        super().set_pause_state(pause_state)
+        self._parked_may_run = True
+
     def get_num_unfinished_requests(self) -> int:
         """Parked versions count while they may be able to run; else the engine sleeps, though they wait for memory."""
         may_run = self._parked_may_run and self._pause_state == PauseState.UNPAUSED
@@ -124,28 +133,64 @@ class _ContextStreams(Scheduler):
         statistics.tokens_computed += output.total_num_scheduled_tokens
         # Who is left parked waits for a change; until one comes the engine may sleep. A throttled step decided nothing.
         self._parked_may_run = throttle_prefills
+        if not output.total_num_scheduled_tokens and not throttle_prefills:
+            self._break_stall()
         return output
+
+    def _break_stall(self) -> None:
+        """The last resort of progress: if complete requests wait and nothing runs, no stream keeps a block.
+
+        It should not come to this. But a plan is made of numbers that vLLM is free to see otherwise, and an engine that
+        waits for ever for blocks that streams hold would be worse than any recompute.
+        """
+        waiting = any(request.status in _READY for request in self.waiting)
+        if waiting and not self.running and self._pause_state == PauseState.UNPAUSED and self.streams.holds_blocks:
+            logger.warning("no request could be scheduled; taking the KV blocks of all context streams")
+            self.streams.release_all_pins()
 
     def _snapshot(self) -> tuple[list[Candidate], Budget]:
         waiting = list(self._waiting_complete())
         free = self.kv_cache_manager.block_pool.get_num_free_blocks()
         if self.running:
             free -= self.kv_cache_manager.watermark_blocks
-        # Counting blocks one by one is needed only where they may not suffice.
         in_engine = [*self.running, *self.kv_holding_waiting, *waiting]
-        pressed = self._most_needed([*in_engine, *self._parked.values()]) > free
+        parked = list(islice(self._parked_in_order(), _CONSIDERED))
+        # Counting blocks one by one is needed only where they may not suffice.
+        shortage = self._most_needed([*in_engine, *parked]) - free
+        pressed = shortage > 0
         candidates = [self._candidate(place, request, pressed) for place, request in enumerate(in_engine)]
-        candidates += [self._candidate(0, request, pressed) for request in self._parked.values()]
-        candidates += [
-            Candidate(
-                _IDLE + stream.state.id, Kind.IDLE, stream.state.created_at, held_blocks=stream.pins.exclusive_blocks
-            )
-            for stream in self.streams
-            if pressed and stream.pins and stream.live is None
-        ]
+        candidates += [self._candidate(0, request, pressed) for request in parked]
+        if pressed:
+            considered = {candidate.id for candidate in candidates}
+            candidates += self._holders(considered, shortage)
         complete = sum(not self.streams.is_version(request) for request in self.running)
         slots = self.max_num_active_reqs - complete - self.num_waiting_for_streaming_input
         return candidates, Budget(self.max_num_scheduled_tokens, slots, free)
+
+    def _parked_in_order(self) -> Iterator[Request]:
+        """The parked versions, those of the oldest stream first."""
+        for stream in self.streams:
+            live = stream.live
+            if live is not None and live.request_id in self._parked:
+                yield live
+
+    def _holders(self, considered: set[str], shortage: int) -> Iterator[Candidate]:
+        """Those who hold pinned blocks and have nothing computed in this step: the youngest streams that together hold
+        `shortage` blocks, and final requests that wait behind others, who give up last."""
+        for stream in self.streams.finals():
+            final = stream.final
+            if final is not None and final.request_id not in considered:
+                yield Candidate(final.request_id, Kind.IDLE, -1, held_blocks=stream.pins.exclusive_blocks)
+        for stream in self.streams.youngest_first():
+            live = stream.live
+            if shortage <= 0:
+                return
+            if not stream.pins or (live is not None and live.request_id in considered):
+                continue
+            held = stream.pins.exclusive_blocks
+            shortage -= held
+            id = _IDLE + stream.state.id if live is None else live.request_id
+            yield Candidate(id, Kind.IDLE, stream.state.created_at, held_blocks=held)
 
     def _waiting_complete(self) -> Iterator[Request]:
         """The complete requests that stock admission can get to in this step, in its order."""
@@ -163,7 +208,9 @@ class _ContextStreams(Scheduler):
         # Running, or loading its KV blocks from elsewhere: it holds them, though it has no slot.
         running = request.status not in _READY
         stream = self.streams.owner(request)
-        version = stream is not None and stream.live is request
+        # A version whose blocks a connector is loading can be neither parked nor evicted: as good as complete.
+        loading = running and request.status != RequestStatus.RUNNING
+        version = stream is not None and stream.live is request and not loading
         remaining = request.num_tokens_with_spec + request.num_output_placeholders - request.num_computed_tokens
         return Candidate(
             id=request.request_id,

@@ -60,11 +60,17 @@ def parse(arguments: Sequence[str], cpu: bool) -> argparse.Namespace:
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     parser = make_arg_parser(FlexibleArgumentParser(prog="stream2llm serve"))
-    parsed = parser.parse_args(list(arguments))
+    parsed = parser.parse_args([*arguments, *(compilation(arguments) if cpu else [])])
     for name, value in defaults(parsed, cpu).items():
         setattr(parsed, name, value)
     check(parsed, os.environ)
     return parsed
+
+
+def compilation(arguments: Sequence[str]) -> list[str]:
+    """No compilation on the CPU unless an option speaks of it: it takes minutes at a start and gains little. Pure."""
+    about = ("--enforce-eager", "--no-enforce-eager", "--compilation-config", "-cc", "-O", "--optimization-level")
+    return [] if any(argument.startswith(about) for argument in arguments) else ["--enforce-eager"]
 
 
 def defaults(parsed: argparse.Namespace, cpu: bool) -> dict[str, Any]:

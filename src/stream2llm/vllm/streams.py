@@ -97,6 +97,14 @@ class StreamTable:
         """The open streams."""
         return iter(self._streams.values())
 
+    def youngest_first(self) -> Iterator[Stream]:
+        """The open streams in reverse order of their opening."""
+        return reversed(self._streams.values())
+
+    @property
+    def holds_blocks(self) -> bool:
+        return any(stream.pins for stream in self._holders())
+
     def __getitem__(self, stream_id: str) -> Stream:
         """An open stream."""
         return self._streams[stream_id]
@@ -159,6 +167,7 @@ class StreamTable:
         self._retire(stream)
         stream.state = state
         stream.pins.trim(state.lcp)
+        self._scheduler.streams_changed()
         stream.block_hashes = stream.block_hashes[: self._hashes_within(state.lcp)]
         if source is None:
             stream.pieces.extend(pieces)
@@ -175,6 +184,10 @@ class StreamTable:
             "pieces": stream.pieces,
             "token_ids": list(stream.state.tokens),
         }
+
+    def ack(self, stream_id: str) -> dict[str, Any]:
+        """The state of a stream just opened or written to, however short its time to live is."""
+        return self._status(self._streams[stream_id])
 
     def status(self, stream_id: str) -> dict[str, Any]:
         self.expire()
@@ -209,11 +222,15 @@ class StreamTable:
         stream = self._streams.get(stream_id)
         if stream is None:
             return
-        reused = longest_common_prefix(stream.state.tokens, list(final.prompt_token_ids or ()))
-        self.statistics.tokens_adopted += min(reused, stream.computed) // self._block_size * self._block_size
-        self.statistics.finals += 1
         self._retire(stream)
-        stream.pins.trim(reused)
+        # By block hash, not by token: another LoRA adapter, cache salt or image makes another chain. Pins that the
+        # request cannot use would only stand in its own way.
+        usable = (
+            0 if final.skip_reading_prefix_cache else longest_common_prefix(stream.block_hashes, final.block_hashes)
+        )
+        stream.pins.trim(usable * self._scheduler.hash_block_size)
+        self.statistics.tokens_adopted += stream.pins.tokens
+        self.statistics.finals += 1
         stream.final = final
         del self._streams[stream_id]
         self._owners[final.request_id] = stream
@@ -242,6 +259,10 @@ class StreamTable:
         elif stream.final is request:
             stream.pins.release()
 
+    def finals(self) -> list[Stream]:
+        """The streams whose final request has yet to adopt their pins."""
+        return [stream for stream in self._owners.values() if stream.final is not None]
+
     def release_all_pins(self) -> None:
         """Let go of every pinned block, for vLLM to reset the prefix cache."""
         for stream in self._holders():
@@ -249,7 +270,7 @@ class StreamTable:
 
     def _holders(self) -> list[Stream]:
         """Every stream that may hold pins: the open ones, and those whose final request has yet to adopt them."""
-        return [*self._streams.values(), *(stream for stream in self._owners.values() if stream.final is not None)]
+        return [*self._streams.values(), *self.finals()]
 
     def _next_version(self, stream: Stream, hasher: BlockHasher) -> Request | None:
         tokens = stream.state.tokens
@@ -285,11 +306,13 @@ class StreamTable:
         live = stream.live
         if live is not None:
             self._scheduler.finish_requests(live.request_id, RequestStatus.FINISHED_ABORTED)
+            stream.live = None  # a connector may keep the blocks, and with them the request, for a while
 
     def _drop(self, stream: Stream) -> None:
         del self._streams[stream.state.id]
         self._retire(stream)
         stream.pins.release()
+        self._scheduler.streams_changed()
 
     def _open_stream(self, stream_id: str) -> Stream:
         self.expire()
