@@ -1,9 +1,10 @@
 import datetime as dt
+import traceback
 
 import httpx
 import pytest
 
-from stream2llm import AuthenticationError, RetryPolicy, ServerUnavailable
+from stream2llm import AuthenticationError, Client, RetryPolicy, ServerUnavailable
 from stream2llm.client.flow import Pause, Send, run
 from stream2llm.client.retry import Exchange, exchange, retry_after
 
@@ -59,9 +60,15 @@ def test_what_would_not_change_is_answered_at_once(status):
 
 
 def test_retries_end_and_the_error_tells_what_and_why():
-    with pytest.raises(ServerUnavailable, match=r"POST /write: refused") as raised:
+    with pytest.raises(ServerUnavailable, match=r"POST /write: refused"):
         play([httpx.ConnectError("refused")] * 3, policy=RetryPolicy(retries=2))
-    assert isinstance(raised.value.__cause__, httpx.ConnectError)
+
+
+def test_the_traceback_of_a_refused_connection_is_the_clients_alone():
+    client = Client("http://127.0.0.1:9", retry=RetryPolicy(retries=1, first_delay=0))
+    with pytest.raises(ServerUnavailable, match="is the server running") as raised:
+        client.streams()
+    assert "ConnectError" not in "".join(traceback.format_exception(raised.value))
 
 
 def test_the_last_status_is_in_the_error():

@@ -58,14 +58,13 @@ def exchange(request: Send, policy: RetryPolicy) -> Flow[Exchange]:
     """
     uncertain = False
     for retry in range(policy.retries + 1):
-        cause: Exception | None = None
         wait = policy.delay(retry)
         try:
             response = yield request
         except httpx.RequestError as error:
-            cause, failure = error, _unreachable(request, error)
+            failure = _unreachable(request, error)
             if isinstance(error, _HOPELESS) or (request.answer and isinstance(error, httpx.ReadTimeout)):
-                raise failure from error
+                raise failure from None
             uncertain = uncertain or not isinstance(error, _NOT_SENT)
         else:
             if response.status_code not in _RETRIED_STATUSES:
@@ -77,7 +76,7 @@ def exchange(request: Send, policy: RetryPolicy) -> Flow[Exchange]:
                 raise failure
             wait = max(wait, asked or 0.0)
         if retry == policy.retries:
-            raise failure from cause
+            raise failure from None  # the message has it all; a transport's traceback of a hundred lines buries it
         yield Pause(wait)
     raise AssertionError("unreachable: the last attempt returns or raises")
 
