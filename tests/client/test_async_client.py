@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 import stream2llm
-from stream2llm import AsyncClient, ServerUnavailable, StreamFinished
+from stream2llm import AsyncClient, InvalidRequest, ServerUnavailable, StreamFinished
 
 from .scripted_server import AT_ONCE, LOSE_ANSWER, RESTART, ScriptedServer
 
@@ -45,6 +45,18 @@ async def test_content_grows_is_replaced_and_is_answered():
         assert (await stream.status()).state == "ready"
         answer = await stream.complete(prompt="Question?")
     assert answer.text == "page three. Question?"
+
+
+@in_a_loop
+async def test_a_replacement_changes_the_kind_only_by_name():
+    scripted = ScriptedServer()
+    messages = [{"role": "user", "content": "Pages"}]
+    async with client(scripted) as c, c.stream(messages) as stream:
+        with pytest.raises(InvalidRequest, match="this stream holds messages"):
+            await stream.replace("new")
+        assert (await stream.append(messages)).version == 2
+        await stream.replace(text="new")
+        assert (await stream.complete()).text == "new"
 
 
 @in_a_loop

@@ -133,6 +133,67 @@ def test_a_stream_has_at_most_one_content(client):
         client.stream(text="a", messages=[])
 
 
+MESSAGES = [{"role": "user", "content": "Pages"}]
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"), [("a", "text"), (MESSAGES, "messages"), ([1, 2], "token_ids"), ((1, 2), "token_ids")]
+)
+def test_what_is_given_without_a_name_is_known_by_its_type(client, scripted, content, kind):
+    value = content if kind != "token_ids" else [1, 2]
+    with client.stream(content) as stream:
+        stream.append(content)
+        stream.replace(content)
+    assert [body[kind] for body in scripted.calls("POST", "/context_streams")] == [value]
+    assert [body[kind] for body in scripted.calls("POST", "/append")] == [value]
+    assert [body[kind] for body in scripted.calls("PUT")] == [value]
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (5, "not int"),
+        (b"ab", "not bytes"),
+        (MESSAGES[0], "not dict"),
+        ([], "not an empty list"),
+        (["a"], "not a list of str"),
+        ([1, "a"], "not a list of int and str"),
+        ([*MESSAGES, 1], "not a list of dict and int"),
+    ],
+)
+def test_what_is_no_content_is_a_type_error_that_says_what_is_taken(client, scripted, content, found):
+    with client.stream("a") as stream:
+        for use in (client.stream, stream.append, stream.replace):
+            with pytest.raises(TypeError, match=found):
+                use(content)
+        assert stream.append("b").version == 2
+    assert scripted.calls("GET") == []
+
+
+@pytest.mark.parametrize("content", [{"text": 5}, {"text": ["a"]}, {"messages": "a"}, {"messages": MESSAGES[0]}])
+def test_content_given_by_name_is_of_that_kind(client, content):
+    with pytest.raises(TypeError, match=r"(text is|messages are) .*, not"):
+        client.stream(**content)
+
+
+@pytest.mark.parametrize("held", [{"messages": MESSAGES}, {"token_ids": [1]}])
+def test_a_replacement_changes_the_kind_only_by_name(client, scripted, held):
+    with client.stream(**held) as stream:
+        with pytest.raises(InvalidRequest, match=r"this stream holds \w+, not text: replace\(\w+=") as raised:
+            stream.replace("new")
+        assert raised.value.status is None
+        assert scripted.calls("PUT") == []
+        assert stream.replace(text="new").version == 2
+        assert stream.replace("newer").version == 3
+        assert stream.complete().text == "newer"
+
+
+def test_an_empty_stream_takes_any_replacement(client):
+    with client.stream() as stream:
+        stream.replace(MESSAGES)
+        assert stream.chat().text == "Pages"
+
+
 def test_kinds_do_not_mix(client):
     with client.stream(text="a") as stream, pytest.raises(InvalidRequest, match="cannot be appended"):
         stream.append(token_ids=[1])

@@ -12,7 +12,7 @@ import httpx
 
 from stream2llm.client import stream_flows as flows
 from stream2llm.client.answers import Ack, Answer, AnswerProgress, Piece, answer_from
-from stream2llm.client.content import Endpoint
+from stream2llm.client.content import Endpoint, Unnamed
 from stream2llm.client.errors import Stream2LLMError
 from stream2llm.client.flow import Flow, Pause, Send, Step, run_async
 from stream2llm.client.retry import RetryPolicy
@@ -25,7 +25,6 @@ from stream2llm.client.surface import (
     StreamOptions,
     answer_body,
     logger,
-    write_content,
 )
 from stream2llm.client.warming import AsyncWarmer
 from stream2llm.content import Message
@@ -59,14 +58,16 @@ class AsyncClient:
 
     def stream(
         self,
-        text: str | None = None,
+        content: Unnamed | None = None,
+        /,
         *,
+        text: str | None = None,
         token_ids: Sequence[int] | None = None,
         messages: Sequence[Message] | None = None,
         **options: Unpack[StreamOptions],
     ) -> AsyncContextStream:
         """A context stream, opened when its `async with` block is entered; with content, or empty."""
-        return AsyncContextStream(self, self._connection.held(text, token_ids, messages, options))
+        return AsyncContextStream(self, self._connection.held(content, text, token_ids, messages, options))
 
     async def streams(self) -> list[Ack]:
         """All streams open on the server, oldest first."""
@@ -126,23 +127,34 @@ class AsyncContextStream(StreamBase):
 
     async def append(
         self,
-        text: str | None = None,
+        content: Unnamed | None = None,
+        /,
         *,
+        text: str | None = None,
         token_ids: Sequence[int] | None = None,
         messages: Sequence[Message] | None = None,
     ) -> Ack:
-        """Append to the content. Text continues the last message of a stream of messages."""
-        return await self._write("append", text, token_ids, messages)
+        """Append a text, a list of messages or a list of token ids, which may also be given by name.
+
+        Text continues the last message of a stream of messages. Raises `TypeError` for anything else.
+        """
+        return await self._write("append", content, text, token_ids, messages)
 
     async def replace(
         self,
-        text: str | None = None,
+        content: Unnamed | None = None,
+        /,
         *,
+        text: str | None = None,
         token_ids: Sequence[int] | None = None,
         messages: Sequence[Message] | None = None,
     ) -> Ack:
-        """Replace the whole content; what the new one has in common with the old from its front stays computed."""
-        return await self._write("replace", text, token_ids, messages)
+        """Replace the whole content; what the new one has in common with the old from its front stays computed.
+
+        Takes what `append` takes. The new content may be of another kind only if it is given by name: otherwise
+        `InvalidRequest` is raised, before anything is sent.
+        """
+        return await self._write("replace", content, text, token_ids, messages)
 
     async def status(self) -> Ack:
         """The stream's state now; `lcp` and `invalidated_tokens` are those of its last write."""
@@ -205,12 +217,13 @@ class AsyncContextStream(StreamBase):
     async def _write(
         self,
         how: flows.Write,
+        unnamed: Unnamed | None,
         text: str | None,
         token_ids: Sequence[int] | None,
         messages: Sequence[Message] | None,
     ) -> Ack:
-        content = write_content(text, token_ids, messages)
         async with self._lock:
+            content = self._written(how, unnamed, text, token_ids, messages)
             with self._uncertain() as held:
                 return self._take_over(await self._client._run(flows.write(held, how, content, self._client._retry)))
 

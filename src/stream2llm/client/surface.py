@@ -14,10 +14,10 @@ import httpx
 
 from stream2llm.client import warming
 from stream2llm.client.answers import Ack
-from stream2llm.client.content import content_of
+from stream2llm.client.content import Unnamed, content_of, replacement
 from stream2llm.client.errors import InvalidRequest, PrefixWarmingWarning, StreamFinished
 from stream2llm.client.flow import Send
-from stream2llm.client.stream_flows import Held, is_refusal, new_id
+from stream2llm.client.stream_flows import Held, Write, is_refusal, new_id
 from stream2llm.content import Content, Message
 
 logger = logging.getLogger("stream2llm")
@@ -75,6 +75,7 @@ class Connection:
 
     def held(
         self,
+        unnamed: Unnamed | None,
         text: str | None,
         token_ids: Sequence[int] | None,
         messages: Sequence[Message] | None,
@@ -87,7 +88,7 @@ class Connection:
         return Held(
             id=options.get("id") or new_id(),
             options=given,
-            content=content_of(text, token_ids, messages),
+            content=content_of(unnamed, text, token_ids, messages),
             warming=self.warming,
         )
 
@@ -127,6 +128,22 @@ class StreamBase:
         """Whether the server has no context streams, so that the client warms its prefix cache instead."""
         return self._held.warming
 
+    def _written(
+        self,
+        how: Write,
+        unnamed: Unnamed | None,
+        text: str | None,
+        token_ids: Sequence[int] | None,
+        messages: Sequence[Message] | None,
+    ) -> Content:
+        """The content of a write. Raises `InvalidRequest` unless there is exactly one, and one that can be meant."""
+        content = content_of(unnamed, text, token_ids, messages)
+        if content is None:
+            raise InvalidRequest("give exactly one of text, token_ids and messages")
+        if how == "replace":
+            return replacement(self._held.content, content, named=unnamed is None)
+        return content
+
     @contextmanager
     def _uncertain(self) -> Iterator[Held]:
         """Around whatever changes the stream: unless the server says no, a failure leaves its fate unknown."""
@@ -149,14 +166,6 @@ class StreamBase:
             return None
         self._connection.note_warming()
         return warming.warm_up(held) if ack else None
-
-
-def write_content(text: str | None, token_ids: Sequence[int] | None, messages: Sequence[Message] | None) -> Content:
-    """The content of a write. Raises `InvalidRequest` unless there is exactly one."""
-    content = content_of(text, token_ids, messages)
-    if content is None:
-        raise InvalidRequest("give exactly one of text, token_ids and messages")
-    return content
 
 
 def answer_body(field: str, value: Any, stream: bool, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import httpx
 
 from stream2llm.client import stream_flows as flows
 from stream2llm.client.answers import Ack, Answer, AnswerProgress, Piece, answer_from
-from stream2llm.client.content import Endpoint
+from stream2llm.client.content import Endpoint, Unnamed
 from stream2llm.client.errors import Stream2LLMError
 from stream2llm.client.flow import Flow, Pause, Send, Step, run
 from stream2llm.client.retry import RetryPolicy
@@ -26,7 +26,6 @@ from stream2llm.client.surface import (
     StreamOptions,
     answer_body,
     logger,
-    write_content,
 )
 from stream2llm.client.warming import Warmer
 from stream2llm.content import Message
@@ -60,14 +59,16 @@ class Client:
 
     def stream(
         self,
-        text: str | None = None,
+        content: Unnamed | None = None,
+        /,
         *,
+        text: str | None = None,
         token_ids: Sequence[int] | None = None,
         messages: Sequence[Message] | None = None,
         **options: Unpack[StreamOptions],
     ) -> ContextStream:
         """A context stream, opened when its `with` block is entered; with content, or empty."""
-        return ContextStream(self, self._connection.held(text, token_ids, messages, options))
+        return ContextStream(self, self._connection.held(content, text, token_ids, messages, options))
 
     def streams(self) -> list[Ack]:
         """All streams open on the server, oldest first."""
@@ -124,23 +125,34 @@ class ContextStream(StreamBase):
 
     def append(
         self,
-        text: str | None = None,
+        content: Unnamed | None = None,
+        /,
         *,
+        text: str | None = None,
         token_ids: Sequence[int] | None = None,
         messages: Sequence[Message] | None = None,
     ) -> Ack:
-        """Append to the content. Text continues the last message of a stream of messages."""
-        return self._write("append", text, token_ids, messages)
+        """Append a text, a list of messages or a list of token ids, which may also be given by name.
+
+        Text continues the last message of a stream of messages. Raises `TypeError` for anything else.
+        """
+        return self._write("append", content, text, token_ids, messages)
 
     def replace(
         self,
-        text: str | None = None,
+        content: Unnamed | None = None,
+        /,
         *,
+        text: str | None = None,
         token_ids: Sequence[int] | None = None,
         messages: Sequence[Message] | None = None,
     ) -> Ack:
-        """Replace the whole content; what the new one has in common with the old from its front stays computed."""
-        return self._write("replace", text, token_ids, messages)
+        """Replace the whole content; what the new one has in common with the old from its front stays computed.
+
+        Takes what `append` takes. The new content may be of another kind only if it is given by name: otherwise
+        `InvalidRequest` is raised, before anything is sent.
+        """
+        return self._write("replace", content, text, token_ids, messages)
 
     def status(self) -> Ack:
         """The stream's state now; `lcp` and `invalidated_tokens` are those of its last write."""
@@ -203,13 +215,15 @@ class ContextStream(StreamBase):
     def _write(
         self,
         how: flows.Write,
+        unnamed: Unnamed | None,
         text: str | None,
         token_ids: Sequence[int] | None,
         messages: Sequence[Message] | None,
     ) -> Ack:
-        content = write_content(text, token_ids, messages)
-        with self._lock, self._uncertain() as held:
-            return self._take_over(self._client._run(flows.write(held, how, content, self._client._retry)))
+        with self._lock:
+            content = self._written(how, unnamed, text, token_ids, messages)
+            with self._uncertain() as held:
+                return self._take_over(self._client._run(flows.write(held, how, content, self._client._retry)))
 
     def _take_over(self, outcome: tuple[flows.Held, Ack]) -> Ack:
         held, ack = outcome
