@@ -225,7 +225,11 @@ def swapping_engine(model: str, asynchronous: bool, transfer: dict[str, Any]) ->
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     config = KVTransferConfig(**transfer)
     with running_engine(model, asynchronous=asynchronous, blocks=BLOCKS, kv_transfer_config=config) as engine:
-        yield SwappingEngine(engine)
+        swapping = SwappingEngine(engine)
+        del engine
+        yield swapping
+        # vLLM's end of an engine that is collected late ends what its successor in this process has started.
+        vars(swapping).clear()
     os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING")
 
 
