@@ -158,6 +158,7 @@ class TestRefusals:
             ({"text": "a"}, "completions", {"max_tokens": "many"}, 422, "max_tokens"),
             ({"text": "a"}, "completions", {"vllm_xargs": 7}, 422, "vllm_xargs"),
             ({"text": "a"}, "completions", {"temperature": -1}, 400, "temperature"),
+            ({"text": "a"}, "completions", {"use_beam_search": True, "n": 2}, 400, "Beam search"),
             ({"text": "a"}, "completions", {"prompt": "word " * 6000}, 400, "4096"),
             ({"text": "a"}, "completions", {"model": "nobody/none"}, 404, "does not exist"),
             ({"messages": [ASKING]}, "chat/completions", {"messages": "what?"}, 422, "messages"),

@@ -55,6 +55,9 @@ def succeeded(response: Response | None) -> bool:
 
 def whole_body(stream_id: str, endpoint: Endpoint, held: Content | None, settings: Settings, body: Body) -> Body:
     """The stock body for the whole prompt. Raises `ApiError` (400) where stream and endpoint do not go together."""
+    if body.get("use_beam_search"):
+        message = "Beam search cannot finish a stream: send the whole prompt to the stock endpoint instead."
+        raise ApiError(HTTPStatus.BAD_REQUEST, message, "use_beam_search")
     given = {name: value for name, value in body.items() if value is not None}
     whole = {**_defaults(endpoint, settings), **given}
     xargs = whole.get("vllm_xargs", {})

@@ -49,18 +49,22 @@ def error_body(error: Exception) -> ErrorResponse:
     """The body that answers `error`; its `error.code` is the HTTP status."""
     match error:
         case ApiError():
-            return create_error_response(str(error), _TYPES[error.status], error.status, error.param)
+            return create_error_response(str(error), _type(error.status), error.status, error.param)
         case StreamError():
             status = _STREAM_ERRORS.get(error.code, HTTPStatus.SERVICE_UNAVAILABLE)
-            return create_error_response(str(error), _TYPES[status], status)
+            return create_error_response(str(error), _type(status), status)
         case ContentError():
             return create_error_response(str(error))
         case RequestValidationError() | ValidationError():
             status = HTTPStatus.UNPROCESSABLE_ENTITY
             message, param = _validation_message(error.errors())
-            return create_error_response(message, _TYPES[status], status, param)
+            return create_error_response(message, _type(status), status, param)
         case _:
             return create_error_response(error)
+
+
+def _type(status: HTTPStatus) -> str:
+    return _TYPES.get(status, "InternalServerError" if status >= 500 else "BadRequestError")
 
 
 def error_response(error: Exception) -> JSONResponse:

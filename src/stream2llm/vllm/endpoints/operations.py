@@ -52,6 +52,8 @@ def parse_operation(data: bytes | str) -> Operation:
         fields = json.loads(data)
     except ValueError as error:
         raise _malformed(f"not JSON ({error})") from None
+    except RecursionError:
+        raise _malformed("nested too deeply") from None
     if not isinstance(fields, dict) or fields.get("op") not in _NAMES:
         raise _malformed(f'expected an object with "op": one of {", ".join(_NAMES)}', "op")
     name = fields.pop("op")

@@ -39,7 +39,7 @@ class StreamSocket:
         await self._socket.accept()
         reader = asyncio.create_task(self._read_ahead())
         try:
-            with suppress(WebSocketDisconnect, RuntimeError):  # what sending to a closed socket raises
+            with suppress(WebSocketDisconnect):
                 while (waiting := await self._waiting()) is not None:
                     await self._answer_all(waiting)
         finally:
@@ -75,7 +75,7 @@ class StreamSocket:
                     await self._send_ack("open", await self._stream.open(parsed.fields))
                 else:
                     await self._complete(parsed)
-            except (WebSocketDisconnect, RuntimeError):
+            except WebSocketDisconnect:
                 raise
             except Exception as error:
                 await self._answer_writes(writes)
@@ -140,7 +140,10 @@ class StreamSocket:
         await self._send({"op": name, **error_body(error).model_dump()})
 
     async def _send(self, message: dict[str, Any]) -> None:
-        await self._socket.send_text(json.dumps(message))
+        try:
+            await self._socket.send_text(json.dumps(message))
+        except RuntimeError as error:  # what sending to a socket that is closed raises
+            raise WebSocketDisconnect from error
 
 
 def _parse(data: _Received) -> _Parsed:
