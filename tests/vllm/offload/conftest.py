@@ -225,11 +225,9 @@ def swapping_engine(model: str, asynchronous: bool, transfer: dict[str, Any]) ->
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     config = KVTransferConfig(**transfer)
     with running_engine(model, asynchronous=asynchronous, blocks=BLOCKS, kv_transfer_config=config) as engine:
-        swapping = SwappingEngine(engine)
-        del engine
-        yield swapping
-        # vLLM's end of an engine that is collected late ends what its successor in this process has started.
-        vars(swapping).clear()
+        yield SwappingEngine(engine)
+        # It shuts the engine down once more when it is collected, and then ends what the next engine has started.
+        engine.engine.engine_core._finalizer.detach()
     os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING")
 
 
