@@ -8,12 +8,15 @@ import sys
 
 import typer
 
+from stream2llm.cli.needs import CRAWLER, ENGINE, require
+
 HELP = """Crawl pages, stream them into vLLM as they come, and ask; then the same by waiting, and compare.
 
 By default everything runs on this machine: vLLM with the embedded model, and the standard library's documentation
 as the site, with latency added to each page as real sites have it.
 
-Exit status: 0 when both answers are equal, 1 when they differ or something failed.
+Exit status: 0 when both answers are equal, 1 when they differ or something failed, 2 when something is not
+installed.
 """
 
 
@@ -37,6 +40,7 @@ def register(app: typer.Typer) -> None:
         seed: int = typer.Option(0, help="Seed of the added latency."),
         as_json: bool = typer.Option(False, "--json", help="Print one JSON object last."),
     ) -> None:
+        require("demo", *CRAWLER, *(() if server else (ENGINE,)))
         import httpx
         from rich.console import Console
 
