@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from stream2llm import __version__
 from stream2llm.cli import ask, check, demo, profile, serve
 
 app = typer.Typer(
@@ -13,6 +14,23 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"stream2llm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(
+        False, "--version", is_eager=True, callback=_show_version, help="Show the version and exit."
+    ),
+) -> None:
+    pass
+
+
 serve.register(app)
 demo.register(app)
 ask.register(app)
