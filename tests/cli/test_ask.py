@@ -115,6 +115,17 @@ def test_a_server_without_the_plug_in_is_asked_as_well(stock_server):
     assert answer.stderr.decode().count("no context streams") == 1
 
 
+def test_the_answer_is_greedy_and_of_256_tokens_at_most_unless_told_otherwise(server):
+    def answer(*arguments):
+        return json.loads(ask("--url", server.base_url, "--json", *arguments, data=PAGES[0].encode()).stdout)
+
+    greedy = answer()
+    assert greedy["answer"] == answer()["answer"]
+    assert greedy["usage"]["completion_tokens"] == 256
+    drawn = {answer("--temperature", 2, "--max-tokens", 32)["answer"] for _ in range(2)}
+    assert len(drawn) == 2
+
+
 def test_the_address_and_the_key_come_from_the_environment(server):
     env = {"STREAM2LLM_URL": server.base_url, "STREAM2LLM_API_KEY": "unneeded"}
     assert ask("--max-tokens", 1, data=b"a", env=env).returncode == 0
@@ -134,6 +145,7 @@ def test_empty_input_is_said(server):
         ([], b"word " * 9000, 1, "limit is 4095"),
         (["--lines", "--jsonl"], b"", 2, "one of --lines and --jsonl"),
         (["--max-tokens", "0"], b"", 2, "--max-tokens"),
+        (["--temperature", "-1"], b"", 2, "--temperature"),
     ],
 )
 def test_every_failure_has_its_message_and_exit_status(server, streams, arguments, data, status, message):

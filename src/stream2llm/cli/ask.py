@@ -56,9 +56,8 @@ def register(app: typer.Typer) -> None:
             None, envvar="STREAM2LLM_API_KEY", show_envvar=True, help="The server's API key."
         ),
         model: str | None = typer.Option(None, help="The model, where the server has several."),
-        max_tokens: int | None = typer.Option(
-            None, min=1, help="Length of the answer at most; the server's own limit if left out."
-        ),
+        max_tokens: int = typer.Option(256, min=1, help="Length of the answer at most."),
+        temperature: float = typer.Option(0.0, min=0.0, help="Above 0, tokens are drawn at random; 0 is greedy."),
         lines: bool = typer.Option(False, "--lines", help="Every line is a chunk, not what each read gets."),
         jsonl: bool = typer.Option(
             False, "--jsonl", help='Every line is an operation: {"op": "append" or "replace", "text": "..."}.'
@@ -75,7 +74,7 @@ def register(app: typer.Typer) -> None:
             raise typer.Exit(USAGE)
         form = Form.LINES if lines else Form.JSONL if jsonl else Form.AVAILABLE
         chunks = operations(reads(sys.stdin.fileno()), form)
-        fields = {"max_tokens": max_tokens} if max_tokens is not None else {}
+        fields = {"max_tokens": max_tokens, "temperature": temperature}
         with _exit_statuses(), _client(url, api_key, model) as client:
             Asking(client, question, completion, fields, as_json).run(chunks)
 
