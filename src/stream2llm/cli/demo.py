@@ -40,7 +40,7 @@ def register(app: typer.Typer) -> None:
         seed: int = typer.Option(0, help="Seed of the added latency."),
         as_json: bool = typer.Option(False, "--json", help="Print one JSON object last."),
     ) -> None:
-        require("demo", *CRAWLER, *(() if server else (ENGINE,)))
+        require("demo", *(() if server else (ENGINE,)), *CRAWLER)
         import httpx
         from rich.console import Console
 
