@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import random
 from collections.abc import Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,12 @@ STEP_TOKENS = 128
 BLOCK = 32
 
 _serial = itertools.count()
+_VOCABULARY = range(10, 49000)
+
+
+def tokens(rng: random.Random, count: int) -> list[int]:
+    """Random token ids, special ones left out."""
+    return rng.choices(_VOCABULARY, k=count)
 
 
 class Engine:

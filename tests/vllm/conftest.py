@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,6 +36,11 @@ def host_tier_options() -> dict[str, Any]:
         kv_connector_extra_config={"host_blocks": HOST_BLOCKS},
     )
     return {"kv_transfer_config": transfer, "additional_config": {"stream2llm": {"preemption": "swap"}}}
+
+
+@pytest.fixture
+def rng() -> random.Random:
+    return random.Random(20)
 
 
 @pytest.fixture
