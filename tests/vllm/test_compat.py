@@ -8,6 +8,7 @@ import pytest
 
 import stream2llm
 from stream2llm.vllm import compat
+from stream2llm.vllm.touched import Touched
 
 PACKAGE = Path(stream2llm.__file__).parent
 
@@ -66,18 +67,18 @@ def source_of(text: str) -> Callable[[str], str | None]:
     ],
 )
 def test_symbols_are_found_wherever_python_defines_them(name: str, parameters: tuple[str, ...]) -> None:
-    symbol = compat.Touched(f"vllm.sample:{name}", "a test", parameters)
+    symbol = Touched(f"vllm.sample:{name}", "a test", parameters)
     assert compat.moved(source_of(SOURCE), [symbol]) == []
 
 
 @pytest.mark.parametrize(
     ("symbol", "sentence"),
     [
-        (compat.Touched("vllm.sample:Base.gone", "reasons"), "is gone; stream2llm needs it: reasons"),
-        (compat.Touched("vllm.other:Base", "reasons"), "is gone with its module; stream2llm needs it: reasons"),
-        (compat.Touched("vllm.sample:Base.__init__", "reasons", ("a", "c")), "no longer takes c; stream2llm needs"),
+        (Touched("vllm.sample:Base.gone", "reasons"), "is gone; stream2llm needs it: reasons"),
+        (Touched("vllm.other:Base", "reasons"), "is gone with its module; stream2llm needs it: reasons"),
+        (Touched("vllm.sample:Base.__init__", "reasons", ("a", "c")), "no longer takes c; stream2llm needs"),
     ],
 )
-def test_a_symbol_that_moved_is_reported_in_a_sentence(symbol: compat.Touched, sentence: str) -> None:
+def test_a_symbol_that_moved_is_reported_in_a_sentence(symbol: Touched, sentence: str) -> None:
     (problem,) = compat.moved(source_of(SOURCE), [symbol])
     assert sentence in str(problem)

@@ -1,4 +1,4 @@
-"""Too little memory, too few slots: complete requests come first, nobody hangs, nothing leaks, answers stay the same."""
+"""Too little memory, too few slots: complete requests come first, nobody hangs, nothing leaks, answers stay equal."""
 
 from __future__ import annotations
 
