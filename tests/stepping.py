@@ -154,6 +154,8 @@ def running_engine(model: str, **options: Any) -> Any:
         yield engine
     finally:
         engine.core.shutdown()
+        # Collected late, it would shut down once more and take its successor's process groups with it.
+        engine.engine.engine_core._finalizer.detach()
         del engine
         gc.collect()
         cleanup_dist_env_and_memory()
