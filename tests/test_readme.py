@@ -70,7 +70,7 @@ def test_make_test_and_the_ci_script_run_the_suite() -> None:
     assert {"make lint", "make test"} <= set((ROOT / ".ci" / "run").read_text().splitlines())
 
 
-@pytest.mark.parametrize("extra", ["gpu", "cpu"])
+@pytest.mark.parametrize("extra", sorted(set(re.findall(r"\.\[(\w+)\]", README))))
 def test_the_extras_that_it_names_exist(extra: str) -> None:
     import tomllib
 
@@ -79,7 +79,9 @@ def test_the_extras_that_it_names_exist(extra: str) -> None:
 
 
 def test_the_server_command_is_there() -> None:
-    (command,) = commands("stream2llm serve")
+    activate, command = commands("activate")[0], commands("stream2llm serve")[0]
+    found = run(["bash", "-c", f"{activate} && command -v stream2llm"]).strip()
+    assert found == str(ROOT / ".venv" / "bin" / "stream2llm")
     assert command == "stream2llm serve default"
     assert "Start vLLM's server" in run(["stream2llm", "serve", "--help"])
 
@@ -100,10 +102,13 @@ def test_the_shell_command_prints_an_answer(server: serving.Server) -> None:
 
 
 def test_the_curl_commands_open_append_and_complete(server: serving.Server) -> None:
-    opened, appended, completed = (
-        json.loads(run(["bash", "-c", here(command, server).replace("curl", "curl -sS --fail-with-body", 1)]))
+    (address,) = commands("streams=")
+    outputs = [
+        run(["bash", "-c", f"{here(address, server)}\n{command.replace('curl', 'curl -S --fail-with-body', 1)}"])
         for command in commands("curl")
-    )
+    ]
+    assert all(output.endswith("}\n") for output in outputs)
+    opened, appended, completed = map(json.loads, outputs)
     assert (opened["version"], appended["version"]) == (1, 2)
     assert appended["lcp"] <= opened["tokens"] < appended["tokens"]
     assert completed["usage"]["prompt_tokens"] > appended["tokens"]
