@@ -1,5 +1,6 @@
 """The snippets of docs/sdk.md, run as a reader would."""
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -16,7 +17,8 @@ OUTPUT = {
     0: r"\S",
     1: r"3 \d+ \d+\n.* length \d+",
     2: r"\d+ of \d+ tokens kept, \d+ computed in vain\n",
-    3: "shorten it: ",
+    3: r"\d+ of \d+ tokens kept\n.",
+    4: "shorten it: ",
 }
 
 
@@ -57,3 +59,8 @@ def test_every_exception_is_in_the_table():
 def test_the_links_lead_somewhere():
     for target in re.findall(r"\]\((\w[\w-]*\.md)\)", PAGE):
         assert (Path(__file__).parents[2] / "docs" / target).exists()
+
+
+def test_every_field_of_an_ack_is_named():
+    (sentence,) = re.findall(r"A write gives an `Ack`: (.*?)\n\n", PAGE, re.DOTALL)
+    assert {field.name for field in dataclasses.fields(stream2llm.Ack)} <= set(re.findall(r"`(\w+)`", sentence))
