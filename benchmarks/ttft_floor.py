@@ -18,11 +18,11 @@ from benchmarks._servers import serving, tiny_model
 
 from stream2llm import Client
 
-CHUNK_WORDS = 24
+CHUNK_WORDS = 4  # about 16 tokens
 
 
 def prompt_chunks(rng: random.Random, chunks: int) -> list[str]:
-    """Chunks of words; about 1.4 tokens a word."""
+    """Chunks of about 16 tokens: every word is followed by a number."""
     words = ["prefill", "overlaps", "retrieval", "stream", "context", "cache", "block", "token", "page", "search"]
     return [
         " ".join(f"{rng.choice(words)} {rng.randrange(1000)}" for _ in range(CHUNK_WORDS)) + ". " for _ in range(chunks)
@@ -94,7 +94,7 @@ def measure(prompts: int, chunks: int, seed: int) -> dict[str, object]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--prompts", type=int, default=40)
-    parser.add_argument("--chunks", type=int, default=12)
+    parser.add_argument("--chunks", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     print(json.dumps(measure(arguments.prompts, arguments.chunks, arguments.seed)))
