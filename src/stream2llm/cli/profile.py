@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from stream2llm.cli.needs import ENGINE, require
+
 if TYPE_CHECKING:
     from stream2llm.vllm.profiling import Measurement
 
@@ -46,6 +48,7 @@ def register(app: typer.Typer) -> None:
         as_json: bool = typer.Option(False, "--json", help="Print one JSON object on standard output."),
     ) -> None:
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        require("profile", ENGINE)
         from stream2llm.costs.document import to_document
         from stream2llm.costs.store import profile_path, save
         from stream2llm.embedded import EmbeddedModelError, resolve_model

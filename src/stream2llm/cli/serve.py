@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from stream2llm.cli.needs import ENGINE, require
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to the command line."""
@@ -28,6 +30,7 @@ def register(app: typer.Typer) -> None:
 
         Takes every option of `vllm serve`. Exit status: 0 after Ctrl-C or SIGTERM, 2 for options that cannot work.
         """
+        require("serve", ENGINE)
         from stream2llm.embedded import resolve_model
         from stream2llm.vllm.serve import ServeRefusedError
         from stream2llm.vllm.serve import serve as run

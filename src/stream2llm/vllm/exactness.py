@@ -91,11 +91,12 @@ async def _check(
     progress: Callable[[str, int], None],
 ) -> Report:
     llm = _engine(model, longest, kv_blocks)
+    ops = ContextOps(llm)
     try:
         text = _text_tokens(llm)
-        ops = ContextOps(llm)
         await _generate(llm, list(text[:50]), "first")
         free = await _free_blocks(ops)
+        progress("streamed", 0)
         outcomes: list[_Outcome] = []
         for first in range(0, cases, concurrency):
             numbers = range(first, min(cases, first + concurrency))
@@ -119,6 +120,8 @@ async def _check(
         )
     finally:
         llm.shutdown()
+        # Kept alive by this frame, the client would be finalised when the modules it needs are gone.
+        del llm, ops
 
 
 def _engine(model: str, longest: int, kv_blocks: int | None) -> AsyncLLM:
