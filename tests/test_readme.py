@@ -56,7 +56,10 @@ def test_the_two_commands_come_first() -> None:
 @pytest.mark.timeout(900)
 def test_make_demo_starts_a_server_with_the_embedded_model_and_gives_equal_answers() -> None:
     # The environment is this one: it must not be installed anew under the running tests.
-    output = run(["make", "--old-file=.venv/.ready", "demo", "ARGS=--pages 8 --delay 0.5 --json"], limit_s=800)
+    output = run(
+        ["make", "--no-print-directory", "--old-file=.venv/.ready", "demo", "ARGS=--pages 8 --delay 0.5 --json"],
+        limit_s=800,
+    )
 
     figures = json.loads(output.splitlines()[-1])
     assert figures["answers_equal"] is True

@@ -22,7 +22,7 @@ def shared_engine(request: pytest.FixtureRequest, model: str) -> Iterator[Engine
     options = host_tier_options() if request.param == "swapping" else {}
     with running_engine(model, asynchronous=request.param != "synchronous", blocks=BLOCKS, **options) as engine:
         yield engine
-    os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING")
+    os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
 
 
 def host_tier_options() -> dict[str, Any]:

@@ -160,7 +160,7 @@ class TestRefusals:
             (lines(APPENDS[0], {**COMPLETE, "endpoint": "chat/completions"}), 400, "holds text"),
             (lines(APPENDS[0], {**COMPLETE, "max_tokens": "many"}), 422, "max_tokens"),
             (lines({"op": "append", "text": "x" * (17 * 2**20)}), 413, "16777216"),
-            (lines({"op": "open"}) + b"[" * 200_000 + b"\n", 422, "line 2"),
+            (lines({"op": "open"}) + b"[" * 200_000 + b"\n", 422, "Line 2"),
         ],
     )
     def test_name_the_line_and_close_the_stream(self, api: Api, body: bytes, status: int, where: str) -> None:

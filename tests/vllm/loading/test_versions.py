@@ -23,7 +23,7 @@ def engine(model: str) -> Iterator[Engine]:
     )
     with running_engine(model, asynchronous=True, blocks=BLOCKS, kv_transfer_config=connector) as engine:
         yield engine
-    os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING")
+    os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
 
 
 @pytest.mark.parametrize("steps", range(1, 6))
