@@ -12,22 +12,11 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from stream2llm.stream import StreamRefusedError
+
 if TYPE_CHECKING:
     from vllm.engine.protocol import EngineClient
     from vllm.v1.engine import EngineCoreRequest
-
-
-class StreamError(Exception):
-    """The engine core refused an op.
-
-    Attributes: `code` is one of `unknown`, `exists`, `finished`, `conflict`, `too_long`; `version` is the stream's
-    current version where it has one.
-    """
-
-    def __init__(self, code: str, message: str, version: int | None = None) -> None:
-        super().__init__(message)
-        self.code = code
-        self.version = version
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +50,7 @@ def rank_of(stream_id: str, ranks: int) -> int:
 
 
 class ContextOps:
-    """Calls the engine core's context-stream methods. Every method raises `StreamError` on a refusal."""
+    """Calls the engine core's context-stream methods. Every method raises `StreamRefusedError` on a refusal."""
 
     def __init__(self, engine_client: EngineClient) -> None:
         self._client: Any = engine_client
@@ -150,7 +139,7 @@ class ContextOps:
         engine = core.core_engines[rank_of(stream_id, len(core.core_engines))]
         answer = await core._call_utility_async(method, *args, engine=engine)
         if "error" in answer:
-            raise StreamError(answer["error"], answer["message"], answer.get("version"))
+            raise StreamRefusedError(answer["error"], answer["message"], answer.get("version"))
         return answer
 
     @staticmethod

@@ -9,21 +9,21 @@ from pydantic import ValidationError
 from vllm.exceptions import QueueOverflowError
 
 from stream2llm.content import ContentError
+from stream2llm.stream import StreamRefusedError
 from stream2llm.vllm.endpoints.errors import ApiError, error_body
 from stream2llm.vllm.endpoints.models import WriteRequest
-from stream2llm.vllm.ops import StreamError
 
 
 @pytest.mark.parametrize(
     ("error", "status"),
     [
-        (StreamError("unknown", "no such stream"), 404),
-        (StreamError("exists", "taken"), 409),
-        (StreamError("finished", "finished"), 409),
-        (StreamError("conflict", "at version 3", 3), 409),
-        (StreamError("too_long", "the limit is 4095"), 400),
-        (StreamError("busy", "try again"), 503),
-        (StreamError("disabled", "start the server with ..."), 503),
+        (StreamRefusedError("unknown", "no such stream"), 404),
+        (StreamRefusedError("exists", "taken"), 409),
+        (StreamRefusedError("finished", "finished"), 409),
+        (StreamRefusedError("conflict", "at version 3", 3), 409),
+        (StreamRefusedError("too_long", "the limit is 4095"), 400),
+        (StreamRefusedError("busy", "try again"), 503),
+        (StreamRefusedError("disabled", "start the server with ..."), 503),
         (ContentError("kinds mixed"), 400),
         (ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "line too long"), 413),
         (QueueOverflowError(), 503),

@@ -7,9 +7,9 @@ from typing import Any
 
 from stream2llm import content
 from stream2llm.content import Content, ContentError, Text
+from stream2llm.stream import StreamRefusedError
 from stream2llm.vllm.endpoints.rendering import Settings
 from stream2llm.vllm.endpoints.writer import View, Write, _fold
-from stream2llm.vllm.ops import StreamError
 
 
 def fold(held: Content | None, *writes: Write, version: int = 5) -> Any:
@@ -45,7 +45,7 @@ def test_each_write_is_a_version_that_the_next_may_expect() -> None:
     assert result.content == Text("abce")
     ((refused, error),) = result.refused
     assert refused[0] == append("d", 5)
-    assert isinstance(error, StreamError)
+    assert isinstance(error, StreamRefusedError)
     assert (error.code, error.version) == ("conflict", 7)
 
 

@@ -13,10 +13,10 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 
 from stream2llm import content
 from stream2llm.content import Content, Messages, Text, TokenIds
+from stream2llm.stream import StreamRefusedError
 from stream2llm.vllm.endpoints.errors import ApiError
 from stream2llm.vllm.endpoints.rendering import Settings
 from stream2llm.vllm.endpoints.streams import ContextStreams
-from stream2llm.vllm.ops import StreamError
 
 Endpoint = Literal["completions", "chat/completions"]
 Body = dict[str, Any]
@@ -28,12 +28,12 @@ async def complete(
     """The stock answer to the stream's content and `body`, which finishes the stream.
 
     `endpoint` None: the one that fits the content. `raw_request` must have been read to its end: what it still
-    receives is taken for the client's departure. Raises `StreamError` (unknown, finished), `ApiError`, and
+    receives is taken for the client's departure. Raises `StreamRefusedError` (unknown, finished), `ApiError`, and
     pydantic's `ValidationError`; the stream then stays open.
     """
     try:
         view = await streams.writer(stream_id).settled()
-    except StreamError:
+    except StreamRefusedError:
         streams.forget(stream_id)
         raise
     if endpoint is None:

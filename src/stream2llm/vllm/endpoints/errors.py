@@ -16,7 +16,7 @@ from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
 
 from stream2llm.content import ContentError
-from stream2llm.vllm.ops import StreamError
+from stream2llm.stream import StreamRefusedError
 
 _TYPES = {
     HTTPStatus.BAD_REQUEST: "BadRequestError",
@@ -50,7 +50,7 @@ def error_body(error: Exception) -> ErrorResponse:
     match error:
         case ApiError():
             return create_error_response(str(error), _type(error.status), error.status, error.param)
-        case StreamError():
+        case StreamRefusedError():
             status = _STREAM_ERRORS.get(error.code, HTTPStatus.SERVICE_UNAVAILABLE)
             return create_error_response(str(error), _type(status), status)
         case ContentError():
@@ -84,7 +84,7 @@ class ContextRoute(APIRoute):
         async def answer(request: Request) -> Response:
             try:
                 return await handle(request)
-            except (ApiError, StreamError, ContentError, RequestValidationError, ValidationError) as error:
+            except (ApiError, StreamRefusedError, ContentError, RequestValidationError, ValidationError) as error:
                 return error_response(error)
             except HTTPException as error:
                 if error.status_code != HTTPStatus.BAD_REQUEST:

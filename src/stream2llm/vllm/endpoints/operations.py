@@ -10,12 +10,13 @@ from http import HTTPStatus
 from typing import Any, Literal, get_args
 
 from stream2llm.content import Content
+from stream2llm.stream import StreamRefusedError
 from stream2llm.vllm.endpoints.completing import Endpoint
 from stream2llm.vllm.endpoints.errors import ApiError
 from stream2llm.vllm.endpoints.models import OpenRequest, WriteRequest
 from stream2llm.vllm.endpoints.streams import ContextStreams
 from stream2llm.vllm.endpoints.writer import Write
-from stream2llm.vllm.ops import Ack, StreamError
+from stream2llm.vllm.ops import Ack
 
 Name = Literal["open", "append", "replace", "complete"]
 _NAMES: tuple[Name, ...] = get_args(Name)
@@ -106,5 +107,5 @@ class OwnedStream:
         if self.id is None:
             return
         stream_id, self.id = self.id, None
-        with suppress(StreamError):  # expired, or closed by another connection
+        with suppress(StreamRefusedError):  # expired, or closed by another connection
             await self._streams.close(stream_id)

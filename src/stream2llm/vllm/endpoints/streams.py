@@ -18,11 +18,12 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from stream2llm.content import Content, pieces_of
+from stream2llm.stream import StreamRefusedError
 from stream2llm.vllm.endpoints.errors import ApiError
 from stream2llm.vllm.endpoints.models import OpenRequest
 from stream2llm.vllm.endpoints.rendering import Prompt, PromptRenderer, Settings
 from stream2llm.vllm.endpoints.writer import StreamWriter, View, Write, make_source, restore_content
-from stream2llm.vllm.ops import Ack, ContextOps, StreamError
+from stream2llm.vllm.ops import Ack, ContextOps
 
 if TYPE_CHECKING:
     from starlette.datastructures import State
@@ -45,7 +46,7 @@ class ContextStreams:
         self._writers: OrderedDict[str, StreamWriter] = OrderedDict()
 
     async def open(self, request: OpenRequest) -> Ack:
-        """Open a stream. Raises `ApiError`, `ContentError`, `StreamError` or pydantic's `ValidationError`."""
+        """Open a stream. Raises `ApiError`, `ContentError`, `StreamRefusedError` or pydantic's `ValidationError`."""
         self._engine.check_admission(1)
         held = request.to_content()
         settings = Settings(**{name.name: getattr(request, name.name) for name in fields(Settings)})
@@ -68,7 +69,7 @@ class ContextStreams:
         """Append or replace. Raises as `open` does."""
         try:
             return await self.writer(stream_id).submit(write)
-        except StreamError as error:
+        except StreamRefusedError as error:
             if error.code in ("unknown", "finished"):
                 self.forget(stream_id)
             raise
@@ -79,7 +80,7 @@ class ContextStreams:
         return kept.ack, restore_content(kept)
 
     async def close(self, stream_id: str) -> None:
-        """Close a stream. Raises `StreamError`."""
+        """Close a stream. Raises `StreamRefusedError`."""
         self.forget(stream_id)
         await self.ops.close(stream_id)
 

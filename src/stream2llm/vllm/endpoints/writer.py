@@ -10,9 +10,10 @@ from typing import Any
 
 from stream2llm import content
 from stream2llm.content import Content, ContentError, Kind
+from stream2llm.stream import StreamRefusedError
 from stream2llm.vllm.endpoints.errors import ApiError
 from stream2llm.vllm.endpoints.rendering import Prompt, PromptRenderer, Settings
-from stream2llm.vllm.ops import Ack, ContextOps, StreamContent, StreamError
+from stream2llm.vllm.ops import Ack, ContextOps, StreamContent
 
 _MAX_CONFLICTS = 100
 
@@ -108,7 +109,7 @@ class StreamWriter:
         return self._task is None
 
     def submit(self, write: Write) -> asyncio.Future[Ack]:
-        """Queue a write. Its future holds the answer, or `ApiError`, `ContentError` or `StreamError`."""
+        """Queue a write. Its future holds the answer, or `ApiError`, `ContentError` or `StreamRefusedError`."""
         future: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
         self._pending.append((write, future))
         if self._task is None:
@@ -116,12 +117,12 @@ class StreamWriter:
         return future
 
     async def settled(self) -> View:
-        """The stream as it is once the writes under way are done. Raises `StreamError` if it is unknown or finished."""
+        """The stream once the writes under way are done. Raises `StreamRefusedError` if it is unknown or finished."""
         while self._task is not None:
             await asyncio.shield(self._task)
         status = await self._ops.status(self.id)
         if status.state == "finished":
-            raise StreamError("finished", f"context stream {self.id} is finished", status.version)
+            raise StreamRefusedError("finished", f"context stream {self.id} is finished", status.version)
         view = self._view
         if view is None or (view.version, view.created_at) != (status.version, status.created_at):
             return await self._read()
@@ -152,14 +153,14 @@ class StreamWriter:
                 view, current = await self._read(), True
             try:
                 refused = await self._try(view, batch, current)
-            except StreamError as error:
+            except StreamRefusedError as error:
                 if error.code != "conflict":
                     raise
                 refused = True
             if not refused:
                 return
             view = None
-        raise StreamError("busy", f"context stream {self.id} is written to by too many at once; try again")
+        raise StreamRefusedError("busy", f"context stream {self.id} is written to by too many at once; try again")
 
     async def _try(self, view: View, batch: list[_Pending], current: bool) -> bool:
         """Write the batch on top of `view`. True: something was refused that may be right on the current version."""
@@ -183,8 +184,8 @@ class StreamWriter:
                 pieces=fold.pieces,
                 source=view.source(kind) if renewed else None,
             )
-        except (ApiError, StreamError) as error:
-            if isinstance(error, StreamError) and error.code != "too_long":
+        except (ApiError, StreamRefusedError) as error:
+            if isinstance(error, StreamRefusedError) and error.code != "too_long":
                 raise
             if not current:
                 return True
@@ -208,7 +209,7 @@ class StreamWriter:
         for pending in batch:
             try:
                 await self._apply([pending])
-            except (ApiError, StreamError) as alone:
+            except (ApiError, StreamRefusedError) as alone:
                 _refuse([(pending, alone)])
 
 
@@ -223,14 +224,14 @@ def _fold(view: View, batch: Sequence[_Pending]) -> _Fold:
         write = pending[0]
         try:
             if write.expected_version not in (None, version):
-                raise StreamError(
+                raise StreamRefusedError(
                     "conflict",
                     f"The stream is at version {version}, expected_version is {write.expected_version}. "
                     "Read the stream and decide anew.",
                     version,
                 )
             held = write.more if write.replaces else content.append(held, write.more)
-        except (ContentError, StreamError) as error:
+        except (ContentError, StreamRefusedError) as error:
             refused.append((pending, error))
             continue
         version += 1
