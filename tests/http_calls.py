@@ -94,4 +94,25 @@ def events(response: httpx.Response) -> list[Any]:
 
 
 def without_ids(chunks: list[Any]) -> list[Any]:
-    return [{k: v for k, v in chunk.items() if k not in ("id", "created")} for chunk in chunks]
+    """A streamed answer without what differs between two requests: ids, times, and where its text was cut.
+
+    vLLM sends tokens that pile up while the server is busy as one event, so the cuts are a matter of timing.
+    """
+    whole: list[Any] = []
+    for chunk in chunks:
+        kept = {k: v for k, v in chunk.items() if k not in ("id", "created")}
+        if whole and whole[-1]["choices"] and kept["choices"]:
+            whole[-1] = _joined(whole[-1], kept)
+        else:
+            whole.append(kept)
+    return whole
+
+
+def _joined(first: Any, then: Any, key: str = "") -> Any:
+    if isinstance(first, dict) and isinstance(then, dict):
+        return {k: _joined(first.get(k), then.get(k), k) for k in {**first, **then}}
+    if isinstance(first, list) and isinstance(then, list) and len(first) == len(then):
+        return [_joined(a, b, key) for a, b in zip(first, then, strict=True)]
+    if key in ("text", "content") and isinstance(first, str) and isinstance(then, str):
+        return first + then
+    return first if then is None else then
