@@ -216,6 +216,16 @@ class StreamsArm(Arm):
         else:
             self.scheduler.streams.close(stream)
 
+    def is_full(self, idle: int) -> bool:
+        """Whether as many streams stay open as are to, or the KV cache has no room for another."""
+        free = self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        return len(self._open.idle) >= idle or free < max(CONTEXT_TOKENS) // BLOCK
+
+    @property
+    def evictions(self) -> int:
+        figures = self.scheduler.streams.figures()
+        return int(figures["pins_evicted"] + figures["preempted"])
+
     def close_oldest(self, keep: int) -> None:
         while len(self._open.idle) > keep:
             self.scheduler.streams.close(self._open.idle.pop(0))
@@ -248,8 +258,11 @@ def measure(name: str, live: int, steps: int, options: dict[str, Any]) -> dict[s
     ours = StreamsArm(build(AsyncContextScheduler, config), hasher, scenario.stay_open)
     ours.open_idle(idle)
 
+    numbers = itertools.count()
+
     def run(count: int) -> None:
-        for number in range(count):
+        for _ in range(count):
+            number = next(numbers)
             for arm in (stock, ours) if number % 2 else (ours, stock):
                 arm.fill(decoding, prefilling)
                 arm.step()
@@ -257,15 +270,17 @@ def measure(name: str, live: int, steps: int, options: dict[str, Any]) -> dict[s
                 ours.close_oldest(live - prefilling - 1)
 
     run(2 * ROUND)
-    while not (stock.is_warm and ours.is_warm):
+    while not (stock.is_warm and ours.is_warm and (ours.is_full(live - prefilling) or not scenario.stay_open)):
         run(1)
     for arm in (stock, ours):
         arm.forget()
     gc.collect()
     gc.freeze()
+    evictions = ours.evictions
     run(steps)
     gc.unfreeze()
-    return {"scenario": name, "n": live, **report(stock, ours), **targets(name, live)}
+    evicted = {"evictions": ours.evictions - evictions} if scenario.stay_open else {}
+    return {"scenario": name, "n": live, **report(stock, ours), **evicted, **targets(name, live)}
 
 
 def report(stock: Arm, ours: StreamsArm) -> dict[str, Any]:
