@@ -97,13 +97,17 @@ def tier_options(options: Sequence[str], host_gib: float | None) -> list[str]:
             "--host-gib beside --kv-transfer-config: vLLM has one place for a connector; name both there, as children "
             "of its MultiConnector (docs/swap.md)"
         )
-    connector = {
+    return ["--kv-transfer-config", json.dumps(host_tier_connector(host_gib=host_gib))]
+
+
+def host_tier_connector(**size: float) -> dict[str, Any]:
+    """vLLM's KV-transfer configuration for a host tier; `size` is its `host_gib` or its `host_blocks`. Pure."""
+    return {
         "kv_connector": "HostTierConnector",
         "kv_connector_module_path": "stream2llm.vllm.offload",
         "kv_role": "kv_producer",
-        "kv_connector_extra_config": {"host_gib": host_gib},
+        "kv_connector_extra_config": size,
     }
-    return ["--kv-transfer-config", json.dumps(connector)]
 
 
 def with_preemption(additional_config: Any, preemption: str, parsed: argparse.Namespace) -> dict[str, Any]:
