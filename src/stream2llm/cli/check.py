@@ -74,7 +74,7 @@ def register(app: typer.Typer) -> None:
         preemption: Preemption | None = _PREEMPTION,
         model: str = _MODEL,
         seed: int = _SEED,
-        longest: int = typer.Option(320, min=128, help="Tokens of a prompt at most."),
+        longest: int = typer.Option(256, min=128, help="Tokens of a prompt at most."),
         as_json: bool = _JSON,
     ) -> None:
         """Put many streams into too little memory: every complete request finishes, with the answer of a cold run.

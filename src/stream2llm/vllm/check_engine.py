@@ -129,10 +129,14 @@ class CheckEngine:
         names = [name for name, value in ranks[0].items() if isinstance(value, int)]
         return {name: sum(rank[name] for rank in ranks) for name in names}
 
+    async def open_streams(self) -> int:
+        """As the engine counts them."""
+        return sum(sum(rank["streams"].values()) for rank in await self._ops.statistics())
+
     async def free_blocks(self) -> int:
         """The free KV blocks once nothing runs (aborted requests free theirs in the next step)."""
         for _ in range(50):
-            open_streams = any(rank["streams"] for rank in await self._ops.statistics())
+            open_streams = await self.open_streams()
             await asyncio.sleep(0.1)
             if not open_streams:
                 break

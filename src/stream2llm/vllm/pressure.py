@@ -52,14 +52,26 @@ class Pressure:
 
 
 @dataclass(frozen=True, slots=True)
+class Observed:
+    """What was seen of a run: the answers that came, by request; `spent`: how far the engine's counters rose."""
+
+    answers: Mapping[str, Answer]
+    spent: Mapping[str, int]
+    streams_at_once: int
+    leaked_blocks: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
-    """What one engine did. `preemptions` counts each time that a stream or a request lost its KV blocks; tokens
-    recomputed and swapped are those that streams gave up; waits are from sending a complete request to its first
-    token."""
+    """What one engine did. `streams_at_once`: the most that the engine had open; `preemptions` counts each time that a
+    stream or a request lost its KV blocks; tokens recomputed and swapped are those that streams gave up; waits are from
+    sending a complete request to its first token."""
 
     pool_percent: int
     preemption: str
     kv_blocks: int
+    streams_at_once: int
     requests: int
     finished: int
     equal: int
@@ -138,7 +150,7 @@ def check(
     asked: Sequence[Pressure],
     *,
     seed: int = 0,
-    longest: int = 320,
+    longest: int = 256,
     progress: Progress = lambda what, done, total: None,
 ) -> Report:
     """Run the same workload under each pressure, each on an engine of its own.
@@ -158,16 +170,10 @@ def pool_blocks(percent: int, wanted: int, longest: int) -> int:
 
 
 def measured(
-    pressure: Pressure,
-    kv_blocks: int,
-    workload: Workload,
-    answers: Mapping[str, Answer],
-    cold: Mapping[str, Sequence[int]],
-    spent: Mapping[str, int],
-    leaked_blocks: int,
-    seconds: float,
+    pressure: Pressure, kv_blocks: int, workload: Workload, cold: Mapping[str, Sequence[int]], observed: Observed
 ) -> Run:
-    """A run's figures. `answers` and `cold` are by request; `spent` is how far the engine's counters rose. Pure."""
+    """A run's figures; `cold` are the right answers, by request. Pure."""
+    spent, answers = observed.spent, observed.answers
     preemptions = sum(spent.get(name, 0) for name in ("preempted", "preempted_complete", "pins_evicted"))
     needed = workload.tokens_asked + workload.tokens_unanswered + spent["tokens_invalidated"]
     waits = sorted(answer.wait for answer in answers.values()) or [0.0]
@@ -175,10 +181,11 @@ def measured(
         pool_percent=pressure.pool_percent,
         preemption=pressure.preemption,
         kv_blocks=kv_blocks,
+        streams_at_once=observed.streams_at_once,
         requests=len(cold),
         finished=len(answers),
         equal=sum(answer.tokens == cold[name] for name, answer in answers.items()),
-        leaked_blocks=leaked_blocks,
+        leaked_blocks=observed.leaked_blocks,
         preemptions=preemptions,
         preemptions_per_request=round(preemptions / max(1, len(answers)), 3),
         work_ratio=round(spent["tokens_computed"] / needed, 3),
@@ -190,7 +197,7 @@ def measured(
         tokens_swapped=spent["tokens_swapped"],
         longest_wait_seconds=round(waits[-1], 3),
         wait_p99_seconds=round(waits[math.ceil(0.99 * len(waits)) - 1], 3),
-        seconds=round(seconds, 1),
+        seconds=round(observed.seconds, 1),
     )
 
 
@@ -232,7 +239,7 @@ class _Bench:
             unit = self._common.unit if self._common is not None else await self._measure_unit(engine)
             free, before = await engine.free_blocks(), await engine.figures()
             started = time.monotonic()
-            answers = await self._press(engine, unit, str(pressure))
+            answers, at_once = await self._press(engine, unit, str(pressure))
             seconds = time.monotonic() - started
             after = await engine.figures()
             leaked = free - await engine.free_blocks()
@@ -241,7 +248,8 @@ class _Bench:
         finally:
             engine.shutdown()
         spent = {name: after[name] - before[name] for name in after}
-        return measured(pressure, kv_blocks, self.workload, answers, self._common.cold, spent, leaked, seconds)
+        observed = Observed(answers, spent, at_once, leaked, seconds)
+        return measured(pressure, kv_blocks, self.workload, self._common.cold, observed)
 
     async def _measure_unit(self, engine: CheckEngine) -> float:
         """By two requests, the first of which warms the engine up."""
@@ -250,9 +258,10 @@ class _Bench:
         timed = await engine.ask(self._text[length : 2 * length], "second", 1)
         return timed.wait / length * (self.workload.tokens_asked + self.workload.tokens_unanswered)
 
-    async def _press(self, engine: CheckEngine, unit: float, what: str) -> dict[str, Answer]:
-        """The answers of the requests that finished; every stream is closed at the end."""
+    async def _press(self, engine: CheckEngine, unit: float, what: str) -> tuple[dict[str, Answer], int]:
+        """The answers of the requests that finished, and how many streams were open at once; none is at the end."""
         answers: dict[str, Answer] = {}
+        at_once = 0
         patience = _PATIENCE_SECONDS + 10 * unit
         self._progress(what, 0, len(self._requests))
 
@@ -265,13 +274,15 @@ class _Bench:
 
         async def stream(case: StreamCase) -> Ack | None:
             """The stream if it is abandoned."""
+            nonlocal at_once
             pauses = (asyncio.sleep(pause * unit) for pause in case.pauses)
             await next(pauses)
             ack = await engine.open(f"pressure-{case.number}", case.versions[0])
             for version in case.versions[1:-1]:
                 await next(pauses)
                 ack = await engine.write(ack, version)
-            await all_open.wait()
+            if await all_open.wait() == 0:
+                at_once = await engine.open_streams()
             await next(pauses)
             ack = await engine.write(ack, case.versions[-1])
             await next(pauses)
@@ -304,7 +315,7 @@ class _Bench:
             abandoned = task.result()
             if abandoned is not None:
                 await engine.close(abandoned)
-        return answers
+        return answers, at_once
 
     async def _cold_answers(self, engine: CheckEngine) -> dict[str, list[int]]:
         answers = {}
