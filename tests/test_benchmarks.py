@@ -8,22 +8,23 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
+import serving
 
 REPOSITORY = Path(__file__).parents[1]
 
 
 def benchmark(name: str, *options: str) -> Any:
     command = [sys.executable, "-m", f"benchmarks.{name}", "--json", *options]
-    return json.loads(subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout)
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("scenario", ["mixed", "idle"])
-def test_scheduler_overhead_gives_both_schedulers_the_same_work(scenario: str) -> None:
-    results = benchmark("scheduler_overhead", "--scenario", scenario, "--live", "6", "10", "--steps", "40")
+def test_scheduler_overhead_gives_both_schedulers_the_same_work() -> None:
+    results = benchmark("scheduler_overhead", "--live", "6", "10", "--steps", "40")
     assert [result["n"] for result in results] == [6, 10]
     for result in results:
-        assert result["scenario"] == scenario
+        assert result["scenario"] == "mixed"
         assert result["ratio"] > 0
         assert 0 < result["plan_us"] < result["ours_us"]
         assert result["ours_step_requests"] == result["stock_step_requests"]
@@ -35,3 +36,16 @@ def test_scheduler_overhead_goes_on_when_memory_is_short() -> None:
     assert 0 < result["plan_us"] < result["ours_us"]
     assert result["ours_step_requests"] >= 5, "the plain requests decode"
     assert "target_ratio" not in result
+
+
+def test_itl_measures_decodes_with_and_without_streams(server: serving.Server) -> None:
+    load = ("--decodes", "2", "--streams", "3", "--every-ms", "100", "--rounds", "1", "--seconds", "1")
+    result = benchmark("itl", "--base-url", server.base_url, "--max-model-len", "4096", *load)
+    assert result["ratio_p99_min"] == result["ratio_p99"] == result["ratio_p99_max"] > 0
+    assert result["engine_ratio_p50"] > 0
+    for arm in ("base", "streams", "writes"):
+        assert result[arm]["gaps"] > 0
+        assert result[arm]["tokens_per_event"] >= 1
+    assert "writes" not in result["base"]
+    assert 0 < result["streams"]["prefilled"] <= 1
+    assert result["writes"]["prefilled"] == 1, "empty chunks leave nothing to prefill"
