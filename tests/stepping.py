@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import random
+import time
 from collections.abc import Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -54,16 +55,16 @@ class Engine:
         self.scheduler = self.core.scheduler
         self.outputs: dict[str, Any] = {}
 
-    def template(self, **fields: Any) -> Any:
+    def template(self, lora: Any = None, **fields: Any) -> Any:
         from vllm import SamplingParams, TokensPrompt
 
         prompt = TokensPrompt(prompt_token_ids=[1], **fields)
         return self.engine.input_processor.process_inputs(
-            "template", prompt, SamplingParams(max_tokens=1), supported_tasks=("generate",)
+            "template", prompt, SamplingParams(max_tokens=1), supported_tasks=("generate",), lora_request=lora
         )
 
-    def open(self, stream: str, tokens: Sequence[int] = (), ttl: float = 600.0) -> dict[str, Any]:
-        return self.core.context_open(stream, ttl, {"kind": "token_ids"}, [], list(tokens), self.template())
+    def open(self, stream: str, tokens: Sequence[int] = (), ttl: float = 600.0, lora: Any = None) -> dict[str, Any]:
+        return self.core.context_open(stream, ttl, {"kind": "token_ids"}, [], list(tokens), self.template(lora))
 
     def put(self, stream: str, tokens: Sequence[int], base: int | None = None, keep: int = 0) -> dict[str, Any]:
         """Write `tokens` as the whole new prompt; the first `keep` of them are sent by reference."""
@@ -86,14 +87,17 @@ class Engine:
     def free_blocks(self) -> int:
         return self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
 
-    def ask(self, tokens: Sequence[int], stream: str | None = None, max_tokens: int = 8, **params: Any) -> str:
+    def ask(
+        self, tokens: Sequence[int], stream: str | None = None, max_tokens: int = 8, lora: Any = None, **params: Any
+    ) -> str:
         """Send a request, the final one of `stream` if given; its id."""
         from vllm import SamplingParams, TokensPrompt
 
         request_id = f"request-{next(_serial)}"
         extra = {"context_stream": stream} if stream is not None else None
-        sampling = SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True, extra_args=extra, **params)
-        self.engine.add_request(request_id, TokensPrompt(prompt_token_ids=list(tokens)), sampling)
+        greedy = {"temperature": 0, "ignore_eos": True, **params}
+        sampling = SamplingParams(max_tokens=max_tokens, extra_args=extra, **greedy)
+        self.engine.add_request(request_id, TokensPrompt(prompt_token_ids=list(tokens)), sampling, lora_request=lora)
         return request_id
 
     def abort(self, request_id: str) -> None:
@@ -111,7 +115,17 @@ class Engine:
             if not (self.core.scheduler.has_requests() or self.core.batch_queue):
                 return
             self.step()
+            if self._grammars_are_compiled:
+                time.sleep(0.002)
         raise AssertionError(f"the engine is still busy after {limit} steps: {self.figures}")
+
+    @property
+    def _grammars_are_compiled(self) -> bool:
+        """Whether a request waits for a thread that compiles its grammar: steps do nothing for it."""
+        from vllm.v1.request import RequestStatus
+
+        waiting = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+        return any(request.status == waiting for request in self.scheduler.requests.values())
 
     def answer(self, request_id: str) -> list[int]:
         output = self.outputs[request_id]
