@@ -95,7 +95,8 @@ def run_of(workload: Workload, pool_percent: int = 50, **changes: Any) -> Run:
     cold = {"a": [1, 2], "b": [3], "c": [4]}
     waits = {"a": 0.5, "b": 2.0, "c": 1.0}
     answers = {name: Answer(tokens, 0, waits[name]) for name, tokens in cold.items()}
-    seen = {"answers": answers, "spent": COUNTERS, "streams_at_once": 64, "leaked_blocks": 0, "seconds": 9.0, **changes}
+    counts = {"streams_at_once": 64, "streams_without_memory": 30, "leaked_blocks": 0}
+    seen = {"answers": answers, "spent": COUNTERS, "seconds": 9.0, **counts, **changes}
     pressure = Pressure(pool_percent, "swap")
     return measured(pressure, 100, workload, cold, Observed(**seen))
 

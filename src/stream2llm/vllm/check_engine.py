@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 # Longer than any check: a stream that is left alone goes on holding its blocks.
 _TTL_SECONDS = 86_400.0
+# Ops are answered between two steps, so an engine that computes has made one since an answer that long ago.
+_SETTLING_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +132,25 @@ class CheckEngine:
         names = [name for name, value in ranks[0].items() if isinstance(value, int)]
         return {name: sum(rank[name] for rank in ranks) for name in names}
 
-    async def open_streams(self) -> int:
-        """As the engine counts them."""
-        return sum(sum(rank["streams"].values()) for rank in await self._ops.statistics())
+    async def phases(self) -> dict[str, int]:
+        """The open streams by phase, as the engine counts them."""
+        ranks = await self._ops.statistics()
+        return dict(sum((Counter(rank["streams"]) for rank in ranks), Counter()))
+
+    async def settled(self) -> dict[str, int]:
+        """`phases` once the engine computes nothing any more: everything is computed, or there is no memory."""
+        computed = -1
+        while True:
+            phases, figures = await self.phases(), await self.figures()
+            if figures["tokens_computed"] == computed and "prefilling" not in phases:
+                return phases
+            computed = figures["tokens_computed"]
+            await asyncio.sleep(_SETTLING_SECONDS)
 
     async def free_blocks(self) -> int:
         """The free KV blocks once nothing runs (aborted requests free theirs in the next step)."""
         for _ in range(50):
-            open_streams = await self.open_streams()
+            open_streams = await self.phases()
             await asyncio.sleep(0.1)
             if not open_streams:
                 break

@@ -2,13 +2,14 @@
 
 All streams are open at the same time and go on writing, among them some that are abandoned with what they hold, and
 plain requests come in between. The KV cache holds a part of what the open streams want: the sum of their largest
-prompts, in blocks. Every complete request must finish with the answer that it has when nothing is cached and nothing
-else runs, and no KV block may be lost.
+prompts, in blocks. It is full when the final requests begin to come. Every complete request must finish with the answer
+that it has when nothing is cached and nothing else runs, and no KV block may be lost.
 
 What it costs is reported in tokens. *Needed* is what an engine with endless memory would have computed: every final and
 every plain prompt once, their answers, the tokens that replacements invalidated (as the engine counts them: computed
 and then lost), and the contexts that were sent and then closed, aborted or abandoned. `work_ratio` is the tokens
-computed over these, `work_ratio_strict` over the prompts and answers of complete requests only.
+computed over these, `work_ratio_strict` over the prompts and answers of complete requests only. The first lies below 1
+where streams waited for memory until they were closed: what was sent for them was never computed.
 """
 
 from __future__ import annotations
@@ -58,20 +59,26 @@ class Observed:
     answers: Mapping[str, Answer]
     spent: Mapping[str, int]
     streams_at_once: int
+    streams_without_memory: int
     leaked_blocks: int
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one engine did. `streams_at_once`: the most that the engine had open; `preemptions` counts each time that a
-    stream or a request lost its KV blocks; tokens recomputed and swapped are those that streams gave up; waits are from
-    sending a complete request to its first token."""
+    """What one engine did.
+
+    `streams_at_once`: the most that the engine had open; `streams_without_memory`: those of them that waited for it, or
+    had lost it, when the final requests began to come. `preemptions` counts each time that a stream or a request lost
+    its KV blocks; tokens recomputed and swapped are those that streams gave up. Waits are from sending a complete
+    request to its first token.
+    """
 
     pool_percent: int
     preemption: str
     kv_blocks: int
     streams_at_once: int
+    streams_without_memory: int
     requests: int
     finished: int
     equal: int
@@ -182,6 +189,7 @@ def measured(
         preemption=pressure.preemption,
         kv_blocks=kv_blocks,
         streams_at_once=observed.streams_at_once,
+        streams_without_memory=observed.streams_without_memory,
         requests=len(cold),
         finished=len(answers),
         equal=sum(answer.tokens == cold[name] for name, answer in answers.items()),
@@ -239,16 +247,20 @@ class _Bench:
             unit = self._common.unit if self._common is not None else await self._measure_unit(engine)
             free, before = await engine.free_blocks(), await engine.figures()
             started = time.monotonic()
-            answers, at_once = await self._press(engine, unit, str(pressure))
+            answers, phases = await self._press(engine, unit, str(pressure))
             seconds = time.monotonic() - started
             after = await engine.figures()
             leaked = free - await engine.free_blocks()
             if self._common is None:
+                if leaked:  # vLLM does not reset a prefix cache whose blocks are in use
+                    engine.shutdown()
+                    engine = _engine(self._model, pressure, kv_blocks, wanted, self._longest + LONG_ANSWER)
                 self._common = _Common(unit, await self._cold_answers(engine))
         finally:
             engine.shutdown()
         spent = {name: after[name] - before[name] for name in after}
-        observed = Observed(answers, spent, at_once, leaked, seconds)
+        without_memory = sum(phases.get(phase, 0) for phase in ("waiting", "evicted"))
+        observed = Observed(answers, spent, sum(phases.values()), without_memory, leaked, seconds)
         return measured(pressure, kv_blocks, self.workload, self._common.cold, observed)
 
     async def _measure_unit(self, engine: CheckEngine) -> float:
@@ -258,10 +270,11 @@ class _Bench:
         timed = await engine.ask(self._text[length : 2 * length], "second", 1)
         return timed.wait / length * (self.workload.tokens_asked + self.workload.tokens_unanswered)
 
-    async def _press(self, engine: CheckEngine, unit: float, what: str) -> tuple[dict[str, Answer], int]:
-        """The answers of the requests that finished, and how many streams were open at once; none is at the end."""
+    async def _press(self, engine: CheckEngine, unit: float, what: str) -> tuple[dict[str, Answer], dict[str, int]]:
+        """The answers of the requests that finished, and the number of streams in each phase when all were open and the
+        engine had done what it could; none is open at the end."""
         answers: dict[str, Answer] = {}
-        at_once = 0
+        phases: dict[str, int] = {}
         patience = _PATIENCE_SECONDS + 10 * unit
         self._progress(what, 0, len(self._requests))
 
@@ -274,7 +287,7 @@ class _Bench:
 
         async def stream(case: StreamCase) -> Ack | None:
             """The stream if it is abandoned."""
-            nonlocal at_once
+            nonlocal phases
             pauses = (asyncio.sleep(pause * unit) for pause in case.pauses)
             await next(pauses)
             ack = await engine.open(f"pressure-{case.number}", case.versions[0])
@@ -282,7 +295,9 @@ class _Bench:
                 await next(pauses)
                 ack = await engine.write(ack, version)
             if await all_open.wait() == 0:
-                at_once = await engine.open_streams()
+                phases = await engine.settled()
+                second_stage.set()
+            await second_stage.wait()
             await next(pauses)
             ack = await engine.write(ack, case.versions[-1])
             await next(pauses)
@@ -303,10 +318,12 @@ class _Bench:
             return None
 
         async def plain(case: PlainCase) -> None:
+            if not case.first_stage:
+                await second_stage.wait()
             await asyncio.sleep(case.time * unit)
             await ask(_plain_name(case), case.prompt, case.answer_tokens)
 
-        all_open = asyncio.Barrier(len(self.workload.streams))
+        all_open, second_stage = asyncio.Barrier(len(self.workload.streams)), asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
             streams = [tasks.create_task(stream(case)) for case in self.workload.streams]
             for case in self.workload.plain:
@@ -315,7 +332,7 @@ class _Bench:
             abandoned = task.result()
             if abandoned is not None:
                 await engine.close(abandoned)
-        return answers, at_once
+        return answers, phases
 
     async def _cold_answers(self, engine: CheckEngine) -> dict[str, list[int]]:
         answers = {}

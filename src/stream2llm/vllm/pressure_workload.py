@@ -1,7 +1,8 @@
 """What `stream2llm check pressure` asks of the engine: streams that want memory at the same time. Pure: no engine.
 
 Times are shares of the seconds that the engine would take to compute every prompt once, so that a workload presses a
-slow engine and a fast one alike.
+slow engine and a fast one alike. There are two stages: the streams are opened and grow; then, when the engine has
+computed what there is memory for, each is written to once more and ends.
 """
 
 from __future__ import annotations
@@ -15,10 +16,9 @@ from enum import StrEnum
 QUESTION = 15  # tokens that a final prompt has more than its context, at most
 LONG_ANSWER = 32  # tokens; long enough to decode while others press
 _SHORT_ANSWERS = (1, 2, 4)
-_OPENING = 0.3  # the streams are opened over this time
+_OPENING = 0.3  # the streams are opened over this time, and plain requests come
 _PAUSE = 0.12  # between two writes, at most
-_ASKING = 0.25  # the last writes, and then the final requests, come over this time
-_PLAIN = _OPENING + 3 * _PAUSE + 2 * _ASKING  # plain requests come over this time
+_ASKING = 0.4  # the last writes, and then the final requests, come over this time; plain requests over both
 
 
 class Fate(StrEnum):
@@ -35,8 +35,8 @@ _FATES = {3: Fate.ABANDONED, 11: Fate.ABANDONED, 5: Fate.CLOSED, 13: Fate.ABORTE
 
 @dataclass(frozen=True, slots=True)
 class StreamCase:
-    """`versions` are whole prompts; `pauses[n]` is the time before version n, the first of them since the start. The
-    last pause is the one before the stream's end."""
+    """`versions` are whole prompts, the last of which is written in the second stage; `pauses[n]` is the time before
+    version n, since the one before or since the stage began. The last pause is the one before the stream's end."""
 
     number: int
     versions: tuple[tuple[int, ...], ...]
@@ -54,9 +54,10 @@ class StreamCase:
 
 @dataclass(frozen=True, slots=True)
 class PlainCase:
-    """A request that names no stream, sent at `time`."""
+    """A request that names no stream, sent at `time` of the first or the second stage."""
 
     number: int
+    first_stage: bool
     time: float
     prompt: tuple[int, ...]
     answer_tokens: int
@@ -134,7 +135,9 @@ def _stream(number: int, rng: random.Random, streams: int, longest: int, text: S
 
 def _plain(number: int, rng: random.Random, longest: int, text: Sequence[int]) -> PlainCase:
     prompt = _piece(rng, text, rng.randint(longest // 8, longest // 2))
-    return PlainCase(number, rng.random() * _PLAIN, tuple(prompt), rng.choice(_SHORT_ANSWERS))
+    first = number % 2 == 0
+    time = rng.random() * (_OPENING if first else 2 * _ASKING)
+    return PlainCase(number, first, time, tuple(prompt), rng.choice(_SHORT_ANSWERS))
 
 
 def _piece(rng: random.Random, text: Sequence[int], length: int) -> list[int]:
