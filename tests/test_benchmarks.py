@@ -44,8 +44,9 @@ def test_itl_measures_decodes_with_and_without_streams(server: serving.Server) -
     assert result["ratio_p99_min"] == result["ratio_p99"] == result["ratio_p99_max"] > 0
     assert result["engine_ratio_p50"] > 0
     for arm in ("base", "streams", "writes"):
-        assert result[arm]["gaps"] > 0
-        assert result[arm]["tokens_per_event"] >= 1
-    assert "writes" not in result["base"]
-    assert 0 < result["streams"]["prefilled"] <= 1
-    assert result["writes"]["prefilled"] == 1, "empty chunks leave nothing to prefill"
+        assert result["arms"][arm]["gaps"] > 0
+        assert result["arms"][arm]["tokens_per_event"] >= 1
+    assert result["streams"] == 3
+    assert "writes" not in result["arms"]["base"]
+    assert 0 < result["arms"]["streams"]["prefilled"] <= 1
+    assert result["arms"]["writes"]["prefilled"] == 1, "empty chunks leave nothing to prefill"
