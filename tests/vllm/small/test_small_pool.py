@@ -1,0 +1,116 @@
+"""An engine whose KV cache holds one request of the greatest length and no more."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from ownership import check_invariants
+from stepping import MAX_MODEL_LEN, MAX_NUM_SEQS, Engine, running_engine, tokens
+
+BLOCKS = 65  # 64 blocks of 32 tokens: 2,048 tokens
+
+
+@pytest.fixture(scope="module", params=["asynchronous", "synchronous"])
+def shared(request: pytest.FixtureRequest, model: str) -> Iterator[Engine]:
+    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+    with running_engine(model, asynchronous=request.param == "asynchronous", blocks=BLOCKS) as engine:
+        yield engine
+    os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
+
+
+@pytest.fixture
+def engine(shared: Engine) -> Iterator[Engine]:
+    assert shared.free_blocks == BLOCKS - 1
+    yield shared
+    shared.settle()
+    assert shared.free_blocks == BLOCKS - 1, "KV blocks leaked"
+
+
+@pytest.fixture
+def rng() -> random.Random:
+    return random.Random(17)
+
+
+@pytest.mark.parametrize("finishing", [(0, 1), (1, 0), (1,)])
+def test_two_streams_that_need_60_percent_of_the_pool_each_and_a_plain_request_all_finish(
+    engine: Engine, rng: random.Random, finishing: tuple[int, ...]
+) -> None:
+    """BUGS 5; in the last case one client never finishes its stream."""
+    contexts = [tokens(rng, MAX_MODEL_LEN * 6 // 10) for _ in range(2)]
+    for number, context in enumerate(contexts):
+        engine.open(f"s{number}", context)
+    engine.step(14)
+    plain = tokens(rng, 300)
+    asked = [(engine.ask(plain), plain)]
+    engine.step(3)
+    for number in finishing:
+        prompt = [*contexts[number], 3]
+        asked.append((engine.ask(prompt, f"s{number}"), prompt))
+        engine.step(2)
+    engine.run()
+    for request, prompt in asked:
+        assert engine.answer(request) == engine.cold(prompt)
+
+
+def test_a_request_that_needs_the_whole_pool_is_served_and_a_larger_one_is_an_error(
+    engine: Engine, rng: random.Random
+) -> None:
+    """BUGS 16: streams hold most of the pool; nothing waits for ever."""
+    from vllm.exceptions import VLLMValidationError
+
+    longest = tokens(rng, MAX_MODEL_LEN - 8)
+    for number in range(2):
+        engine.open(f"s{number}", tokens(rng, 900))
+    engine.run()
+    request = engine.ask(longest)
+    engine.run()
+    final = engine.ask([*longest[:-1], 5], "s0")
+    engine.run()
+    assert engine.answer(final) == engine.cold([*longest[:-1], 5])
+    assert engine.answer(request) == engine.cold(longest)
+
+    larger = tokens(rng, MAX_MODEL_LEN + 1)
+    for stream in ("s1", None):
+        with pytest.raises(VLLMValidationError, match="maximum context length"):
+            engine.ask(larger, stream)
+    assert engine.put("s1", larger)["error"] == "too_long"
+    request = engine.ask(longest[:50])
+    engine.run()
+    assert engine.answer(request) == engine.cold(longest[:50])
+
+
+@pytest.mark.parametrize("streams", [0, 2])
+def test_an_answer_preempted_while_it_is_decoded_is_complete(engine: Engine, rng: random.Random, streams: int) -> None:
+    """BUGS 17: the answers under way outgrow the pool, with and without streams beside them."""
+    contexts = [tokens(rng, 400) for _ in range(streams)]
+    for number, context in enumerate(contexts):
+        engine.open(f"s{number}", context)
+    engine.run()
+    prompts = [tokens(rng, 350) for _ in range(MAX_NUM_SEQS)]
+    prompts[:streams] = [[*context, 9] for context in contexts]
+    requests = [
+        engine.ask(prompt, f"s{number}" if number < streams else None, max_tokens=250)
+        for number, prompt in enumerate(prompts)
+    ]
+    preempted: set[str] = set()
+    while engine.scheduler.has_requests():
+        engine.step()
+        check_invariants(engine)
+        preempted |= {
+            request.request_id
+            for request in engine.scheduler.requests.values()
+            if request.num_preemptions and request.num_output_tokens
+        }
+    engine.run()
+    assert preempted
+    for request, prompt in zip(requests, prompts, strict=True):
+        assert engine.scheduler.reset_prefix_cache()
+        cold = engine.ask(prompt, max_tokens=250)
+        engine.run()
+        assert len(engine.answer(request)) == 250
+        assert engine.answer(request) == engine.answer(cold)
+        assert engine.outputs[request].outputs[0].text == engine.outputs[cold].outputs[0].text
