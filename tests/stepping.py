@@ -60,7 +60,7 @@ class Engine:
 
         prompt = TokensPrompt(prompt_token_ids=[1], **fields)
         return self.engine.input_processor.process_inputs(
-            "template", prompt, SamplingParams(max_tokens=1), supported_tasks=("generate",), lora_request=lora
+            "template", prompt, SamplingParams(max_tokens=1, temperature=0), ("generate",), lora_request=lora
         )
 
     def open(self, stream: str, tokens: Sequence[int] = (), ttl: float = 600.0, lora: Any = None) -> dict[str, Any]:

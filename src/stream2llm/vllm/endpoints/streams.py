@@ -125,7 +125,8 @@ class ContextStreams:
         return self._engine.input_processor.process_inputs(
             f"context-stream-{uuid4().hex}",
             tokens_input([0], cache_salt=settings.cache_salt),
-            SamplingParams(max_tokens=1),
+            # Its token is dropped. Greedy, it does not make vLLM sample the greedy requests beside it otherwise.
+            SamplingParams(max_tokens=1, temperature=0),
             ("generate",),
             lora_request=self._serving._maybe_get_adapters(request),
             priority=settings.priority,
