@@ -64,6 +64,7 @@ def test_the_cheaper_way_is_taken() -> None:
 
 
 def test_prices_are_those_of_the_victims_own_tokens() -> None:
+    """BUGS 19: what the victim holds decides, not the request that takes its place."""
     decision = decide(Victim(500, context_tokens=1000), PROFILE)
     assert decision is not None
     assert decision.recompute_seconds == pytest.approx(0.5 + 500 * 1000 * 1e-6)

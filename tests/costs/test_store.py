@@ -37,6 +37,7 @@ def test_saving_again_replaces(tmp_path: Path) -> None:
 
 
 def test_a_profile_of_something_else_is_refused_unless_forced(tmp_path: Path) -> None:
+    """BUGS 19."""
     path = tmp_path / "profile.json"
     save(profile(), path)
     other = replace(SUBJECT, hardware="other")

@@ -100,6 +100,7 @@ def test_it_is_the_profile_of_this_machine_model_and_engine(found: CostProfile, 
 def test_a_profile_of_something_else_is_refused_unless_forced(
     found: CostProfile, engine: Engine, tmp_path: Path
 ) -> None:
+    """BUGS 19: the profile of another GPU, on the engine."""
     path = tmp_path / "other.json"
     other = replace(found, subject=replace(found.subject, hardware="8 x NVIDIA H200"))
     save(other, path)

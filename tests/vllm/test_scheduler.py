@@ -184,6 +184,7 @@ def test_one_token_too_many_is_refused_and_harms_nobody(engine: Engine, rng: ran
 
 
 def test_ops_on_streams_that_are_not_open_are_refused_with_the_reason(engine: Engine, rng: random.Random) -> None:
+    """BUGS 19: a write after the end is an error, and the engine goes on."""
     context = tokens(rng, 50)
     assert engine.status("nobody")["error"] == "unknown"
     assert engine.close("nobody")["error"] == "unknown"

@@ -129,7 +129,29 @@ def test_preempted_resumed_and_preempted_again_while_copies_are_slow(swapping: S
     assert engine.answer(request) == swapping.cold(prompt, 24)
 
 
+@pytest.mark.parametrize("steps", range(4))
+def test_an_update_while_copies_out_and_back_are_under_way(swapping: Swapping, rng: random.Random, steps: int) -> None:
+    """BUGS 10: a new version comes between a slow copy out and its end, and again while blocks are copied back."""
+    engine = swapping.engine
+    first = tokens(rng, 8 * BLOCK)
+    second = [*first[: 5 * BLOCK + 7], *tokens(rng, 3 * BLOCK)]
+    third = [*second[: 6 * BLOCK], *tokens(rng, 2 * BLOCK)]
+    with swapping.slow_copies(lambda: 0.02):
+        engine.open("s", first)
+        engine.run()
+        assert swapping.evict_stream("s") == 8
+        engine.step(steps)
+        engine.put("s", second, keep=5 * BLOCK)
+        engine.step(steps)
+        engine.put("s", third, keep=6 * BLOCK)
+        finals = [engine.ask(third, "s"), engine.ask(first), engine.ask(second)]
+        engine.run()
+    for request, prompt in zip(finals, (third, first, second), strict=True):
+        assert engine.answer(request) == swapping.cold(prompt)
+
+
 def test_what_the_host_has_no_room_for_is_computed_again(swapping: Swapping, rng: random.Random) -> None:
+    """BUGS 19: host memory has an end."""
     engine, before = swapping.engine, swapping.host.statistics()
     contexts = [tokens(rng, 30 * BLOCK) for _ in range(2)]
     for name, context in enumerate(contexts):
