@@ -1,185 +1,284 @@
 """Phase 1 of two-phase scheduling (paper section 4): decide what runs before any resource is acquired. Pure.
 
 The scheduler takes a snapshot, `plan` decides on it, and phase 2 (`stream2llm.vllm.scheduler`) carries the plan out and
-lets stock `schedule()` allocate.
+lets stock `schedule()` allocate. Who is first, and who gives up, is the policy's say: the planner is given both orders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from itertools import accumulate
+from typing import NamedTuple
+
+from stream2llm.ranking import Rank
+
+_TRIES = 16
+"""Candidates without room that a step passes by on its way to one that has room."""
 
 
-class Kind(Enum):
-    """Where a candidate stands; the order is the order of service."""
+class Candidate(NamedTuple):
+    """A request that could be computed in this step: a complete one, or the version of an open stream (`partial`).
 
-    COMPLETE = 0  # its whole prompt is here: an ordinary request, or the final request of a stream
-    PARTIAL = 1  # the version of an open stream that is being prefilled
-    IDLE = 2  # an open stream with nothing to compute, which pins KV blocks
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One request or idle stream.
-
-    `order` is what it is served by within its kind: a complete request's place in the engine's own order, the time at
-    which a stream was opened. `running`: it occupies a sequence slot. `remaining_tokens` are still to be computed;
-    `needed_blocks` must still be taken from the pool for its whole prompt (for a decode: for its next token).
-    `held_blocks` go back to the pool when it is evicted: the blocks that it alone holds, for a waiting request those
-    pinned by its stream. Running complete requests are never evicted.
+    `rank` is its place in the order of service. `running`: it occupies a sequence slot. `remaining_tokens` are still to
+    be computed; `needed_blocks` must still be taken from the pool for its whole prompt.
     """
 
+    rank: Rank
     id: str
-    kind: Kind
-    order: float
+    partial: bool = False
     running: bool = False
     remaining_tokens: int = 0
     needed_blocks: int = 0
-    held_blocks: int = 0
 
-    @property
-    def rank(self) -> tuple[bool, float, str]:
-        """Complete requests before open streams, each in order. An idle stream ranks as its stream does."""
-        return (self.kind is not Kind.COMPLETE, self.order, self.id)
 
-    @property
-    def evictable(self) -> bool:
-        return self.held_blocks > 0 and not (self.running and self.kind is Kind.COMPLETE)
+class Victim(NamedTuple):
+    """Somebody who could give up KV blocks: `blocks` that he alone holds. `rank` is his in the order of service."""
+
+    rank: Rank
+    id: str
+    blocks: int
+
+
+class Taken(NamedTuple):
+    """`blocks` that a victim loses, from the end of its prefix: what is left stays of use."""
+
+    id: str
+    blocks: int
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a step may use: tokens, sequence slots, free KV blocks (reclaimable cached ones included).
+    """What the step may use, less what requests take that run on in any case (decodes).
 
-    `slots` counts those that no running complete request has; open streams get what complete requests leave.
+    `slots`: sequence slots. `blocks`: free KV blocks, reclaimable cached ones included; negative when what runs on
+    needs more than there is. `context_tokens`: the most that open streams may take (decode protection).
     """
 
     tokens: int
     slots: int
     blocks: int
+    context_tokens: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What to do in this step.
 
-    `partials` may be computed, best rank first. `evicted` lose the blocks that they or their streams hold (recompute).
-    `parked` are the running streams that are not computed now: they lose their sequence slot and keep their blocks.
+    `served` may be computed, in this order. `parked` lose their sequence slot and keep their blocks. `taken`: who gives
+    up how many blocks. `short`: there were too few blocks for somebody, or somebody had to give up some.
+    `tokens_left` of the budget were granted to nobody; `context_limited`: open streams may not have them either.
     """
 
-    partials: tuple[str, ...] = ()
-    evicted: tuple[str, ...] = ()
+    served: tuple[str, ...] = ()
     parked: tuple[str, ...] = ()
+    taken: tuple[Taken, ...] = ()
+    short: bool = False
+    tokens_left: int = 0
+    context_limited: bool = False
 
 
-def plan(candidates: Sequence[Candidate], budget: Budget) -> Plan:
+def plan(
+    running: Sequence[Candidate],
+    waiting: Sequence[Iterable[Candidate]],
+    victims: Iterable[Victim],
+    budget: Budget,
+) -> Plan:
     """Plan one step.
 
-    Guarantees, tested as properties:
+    `running` are those that can be parked: prefills and versions with a sequence slot. Each sequence of `waiting` is in
+    the order of service; `victims` are in the order in which they give up. Both are read only as far as needed.
 
-    - *Progress*: the first complete request is never kept waiting by open streams, whatever they hold: if it fits the
-      pool beside the other complete requests, enough of them are evicted, worst rank first.
-    - *No deadlock*: the same holds for each open stream towards the open streams ranked below it.
-    - *Isolation*: an open stream never evicts a complete request or a better-ranked stream, and nobody is evicted
-      unless a better-ranked candidate gains what it needs by it.
-    - Open streams never keep a complete request out of a sequence slot.
+    Guarantees, whatever the policy, tested as properties:
+
+    - *Progress*: the first complete request that waits is never kept waiting by anybody who ranks below it and can be
+      a victim: if all of them together hold what it lacks, they give it up, in the order of giving up. What runs on in
+      any case comes before all. Nobody is made to give up in vain.
+    - *Bounded waiting*: no waiting complete request overtakes another; the policy's ageing bounds how many come
+      before it. An open stream only takes what complete requests leave of tokens and slots, if it ranks below them.
+    - *Isolation*: nobody gives up blocks for somebody ranked below, and no more than are needed.
+    - *Decode protection*: open streams are granted no more than `budget.context_tokens`.
+
+    In the step that admits a complete request, streams ranked below it are not computed: it is as short as it can be.
     """
-    return _Planning(sorted(candidates, key=lambda candidate: candidate.rank), budget).result()
+    planning = _Planning(victims, budget)
+    planning.pay_debt()
+    for candidate in _Merged([sorted(running), *waiting]):
+        if not planning.consider(candidate):
+            break
+    return planning.result(running)
+
+
+class _Merged:
+    """Ranked sequences as one, the best rank first."""
+
+    def __init__(self, sequences: Sequence[Iterable[Candidate]]) -> None:
+        self._rests = [iter(sequence) for sequence in sequences]
+
+    def __iter__(self) -> Iterator[Candidate]:
+        heads = [(head, rest) for rest in self._rests if (head := next(rest, None)) is not None]
+        while heads:
+            index = min(range(len(heads)), key=lambda place: heads[place][0][0]) if len(heads) > 1 else 0
+            head, rest = heads[index]
+            following = next(rest, None)
+            if following is None:
+                del heads[index]
+            else:
+                heads[index] = (following, rest)
+            yield head
 
 
 class _Planning:
-    """The state of one planning pass: what is left of the budget, and who was chosen to pay for it."""
+    """The state of one planning pass: what is left of the budget, and who was chosen for what."""
 
-    def __init__(self, ranked: Sequence[Candidate], budget: Budget) -> None:
-        self._ranked = ranked
+    def __init__(self, victims: Iterable[Victim], budget: Budget) -> None:
+        self._victims = _Victims(victims)
         self._tokens, self._slots, self._blocks = budget.tokens, budget.slots, budget.blocks
-        self._evicted: set[str] = set()
-        # Eviction goes from the worst rank upwards: all that could be evicted from the horizon on has been. The sums
-        # of evictable blocks from each position on tell at once when it is no use.
-        self._horizon = len(ranked)
-        held = [candidate.held_blocks if candidate.evictable else 0 for candidate in reversed(ranked)]
-        self._held_from = [0, *accumulate(held)][::-1]
-        self._partials: dict[str, None] = {}  # in rank order
+        self._context: float = budget.context_tokens
+        self._all_slots = budget.slots
+        self._served: dict[str, Candidate] = {}
+        self._admitted: Candidate | None = None  # the best complete request that is admitted in this step
+        self._blocked = False  # a complete request waits for blocks: none behind it may overtake it
+        self._short = False
+        self._tries = _TRIES
 
-    def result(self) -> Plan:
-        admitted = self._serve_complete()
-        self._serve_partials(admitted)
-        not_computed = [
-            candidate.id
-            for candidate in self._ranked
-            if candidate.kind is Kind.PARTIAL and candidate.running and candidate.id not in self._partials
-        ]
-        return Plan(
-            tuple(self._partials),
-            evicted=tuple(candidate.id for candidate in self._ranked if candidate.id in self._evicted),
-            parked=tuple(id for id in not_computed if id not in self._evicted),
-        )
+    def pay_debt(self) -> None:
+        """What runs on gets its blocks from whoever gives up first."""
+        if self._blocks < 0:
+            self._short = True
+            self._blocks += self._victims.give(-self._blocks, None)
 
-    def _serve_complete(self) -> bool:
-        """Make room for complete requests; tell whether one of them is to be admitted in this step."""
-        waiting = []
-        for position, candidate in enumerate(self._ranked):
-            if candidate.kind is not Kind.COMPLETE:
-                break
-            if candidate.running:  # it is in already: its whole need is set aside before anybody is let in
-                self._make_room(candidate, position)
-                self._take(candidate)
-            else:
-                waiting.append((position, candidate))
-        admitted = False
-        for position, candidate in waiting:
-            if self._tokens <= 0 or self._slots <= 0 or not self._make_room(candidate, position):
-                break  # stock admission is in order: nobody overtakes the first that does not fit
-            self._slots -= 1
-            self._take(candidate)
-            admitted = True
-        return admitted
+    def consider(self, candidate: Candidate) -> bool:
+        """Serve the candidate if that can be done; False if nobody after it can be served."""
+        if self._tokens <= 0 or self._slots <= 0 or not self._tries:
+            return False
+        if candidate.running and self._victims.given_by(candidate.id):
+            return True  # it is being preempted
+        if candidate.partial:
+            self._consider_partial(candidate)
+        elif candidate.running:
+            self._consider_running(candidate)
+        else:
+            self._consider_waiting(candidate)
+        return True
 
-    def _serve_partials(self, admitted: bool) -> None:
-        for position, candidate in enumerate(self._ranked):
-            if self._tokens <= 0 or self._slots <= 0:
-                return
-            if candidate.kind is not Kind.PARTIAL or candidate.id in self._evicted:
-                continue
-            # Stock schedule() serves running requests before it admits waiting ones. Without running streams the step
-            # in which a complete request is admitted has its budget, and is as short as it can be.
-            if admitted and candidate.running:
-                continue
-            if self._make_room(candidate, position):
-                self._slots -= 1
-                self._take(candidate)
-                self._partials[candidate.id] = None
+    def _consider_waiting(self, candidate: Candidate) -> None:
+        if not self._blocked and self._raise(candidate):
+            self._serve(candidate)
+            self._admitted = self._admitted or candidate
+        else:
+            self._blocked = True
+            self._tries -= 1
 
-    def _take(self, candidate: Candidate) -> None:
-        self._tokens -= min(self._tokens, candidate.remaining_tokens)
+    def _consider_running(self, candidate: Candidate) -> None:
+        """A complete request that is being prefilled. Stock schedule() serves it before those it admits."""
+        if self._admitted is not None and candidate.remaining_tokens > self._tokens:
+            self._tokens = 0  # it is parked, and nobody may overtake it
+            return
+        if not self._raise(candidate):
+            self._blocks += self._victims.give(self._missing(candidate), candidate)  # better than its own preemption
+        self._serve(candidate)
+
+    def _consider_partial(self, candidate: Candidate) -> None:
+        if self._admitted is not None or self._context <= 0:
+            return
+        if self._raise(candidate):
+            self._serve(candidate)
+        else:
+            self._tries -= 1
+
+    def _serve(self, candidate: Candidate) -> None:
+        self._served[candidate.id] = candidate
+        self._slots -= 1
         self._blocks = max(0, self._blocks - self._needed(candidate))
+        granted = min(self._tokens, candidate.remaining_tokens)
+        if candidate.partial:
+            granted = int(min(granted, self._context))
+            self._context -= granted
+        self._tokens -= granted
 
     def _needed(self, candidate: Candidate) -> int:
-        """An evicted candidate must also take again what was taken from it."""
-        return candidate.needed_blocks + (candidate.held_blocks if candidate.id in self._evicted else 0)
+        """A candidate that gave up blocks needs them again."""
+        return candidate.needed_blocks + self._victims.given_by(candidate.id)
 
-    def _make_room(self, candidate: Candidate, position: int) -> bool:
-        """Evict candidates ranked below `position`, worst first, until the candidate's blocks are there.
+    def _missing(self, candidate: Candidate) -> int:
+        return self._needed(candidate) - self._blocks
 
-        Nobody is evicted when even all of them would not be enough, except for a running complete request: what it
-        can get is better than its own preemption.
-        """
-        missing = self._needed(candidate) - self._blocks
+    def _raise(self, candidate: Candidate) -> bool:
+        """Get the candidate's blocks, from those ranked below it if need be; nobody gives up if that is in vain."""
+        missing = self._missing(candidate)
         if missing <= 0:
             return True
-        enough = missing <= self._evictable_below(position)
-        if not enough and not (candidate.kind is Kind.COMPLETE and candidate.running):
+        self._short = True
+        if not self._victims.have(missing, candidate):
             return False
-        while self._blocks < self._needed(candidate) and self._horizon > position + 1:
-            self._horizon -= 1
-            victim = self._ranked[self._horizon]
-            if victim.evictable:
-                self._evicted.add(victim.id)
-                self._blocks += victim.held_blocks
-        return enough
+        self._blocks += self._victims.give(missing, candidate)
+        return True
 
-    def _evictable_below(self, position: int) -> int:
-        """The blocks that could still be had from candidates ranked below `position`."""
-        return max(0, self._held_from[position + 1] - self._held_from[max(self._horizon, position + 1)])
+    def result(self, running: Sequence[Candidate]) -> Plan:
+        return Plan(
+            served=tuple(self._served),
+            parked=tuple(self._parked(running)),
+            taken=self._victims.taken(),
+            short=self._short,
+            tokens_left=self._tokens,
+            context_limited=math.isfinite(self._context),
+        )
+
+    def _parked(self, running: Sequence[Candidate]) -> list[str]:
+        """Those who would be in the way: of a request that is admitted and ranks before them, or of its slot."""
+        left = [candidate for candidate in running if candidate.id not in self._served]
+        idle = [candidate for candidate in left if not self._victims.given_by(candidate.id)]
+        admitted = self._admitted
+        in_the_way = [candidate for candidate in idle if admitted is not None and candidate.rank > admitted.rank]
+        others = sorted(set(idle).difference(in_the_way))
+        too_many = len(self._served) + len(others) - self._all_slots
+        return [candidate.id for candidate in (*in_the_way, *others[max(0, len(others) - max(0, too_many)) :])]
+
+
+class _Victims:
+    """Those who can give up blocks, read from the planner's caller as far as needed."""
+
+    def __init__(self, victims: Iterable[Victim]) -> None:
+        self._rest = iter(victims)
+        self._read: list[Victim] = []
+        self._given: dict[str, int] = {}
+
+    def given_by(self, id: str) -> int:
+        return self._given.get(id, 0)
+
+    def have(self, missing: int, candidate: Candidate) -> bool:
+        """Whether those ranked below the candidate can give as many blocks."""
+        for _, blocks in self._below(candidate):
+            missing -= blocks
+            if missing <= 0:
+                return True
+        return False
+
+    def give(self, missing: int, candidate: Candidate | None) -> int:
+        """Take up to `missing` blocks, for the candidate or (None) for what runs on; how many there were."""
+        wanted = missing
+        for victim, blocks in self._below(candidate):
+            if wanted <= 0:
+                break
+            take = min(blocks, wanted)
+            self._given[victim.id] = self.given_by(victim.id) + take
+            wanted -= take
+        return missing - wanted
+
+    def taken(self) -> tuple[Taken, ...]:
+        return tuple(Taken(id, blocks) for id, blocks in self._given.items())
+
+    def _below(self, candidate: Candidate | None) -> Iterator[tuple[Victim, int]]:
+        """Victims in the order of giving up, with what they have left."""
+        for victim in self._all():
+            if candidate is None or (victim.rank > candidate.rank and victim.id != candidate.id):
+                blocks = victim.blocks - self.given_by(victim.id)
+                if blocks > 0:
+                    yield victim, blocks
+
+    def _all(self) -> Iterator[Victim]:
+        yield from self._read
+        for victim in self._rest:
+            self._read.append(victim)
+            yield victim

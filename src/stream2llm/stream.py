@@ -9,6 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _FIRST_STRIDE = 64
+_SILENCE = 5.0  # seconds without a write after which a stream's client may be gone, at the least
 
 
 class StreamRefusedError(Exception):
@@ -50,13 +51,15 @@ class StreamState:
     """What is known of a stream without the engine. Times are in Unix seconds, lengths in tokens.
 
     `lcp` and `invalidated` tell of the last write: the tokens kept from the version before, and the computed tokens
-    that it lost. `computed` is how many leading tokens have their KV blocks held for the stream.
+    that it lost. `computed` is how many leading tokens have their KV blocks held for the stream. `since` is when the
+    stream was opened, or came back after a silence.
     """
 
     id: str
     created_at: float
     ttl: float
     expires_at: float
+    since: float
     version: int = 0
     tokens: Sequence[int] = ()
     lcp: int = 0
@@ -67,7 +70,17 @@ class StreamState:
     @classmethod
     def opened(cls, stream_id: str, tokens: Sequence[int], ttl: float, now: float) -> StreamState:
         """A new stream: version 1, or 0 when it starts empty."""
-        return cls(stream_id, now, ttl, now + ttl, version=1 if tokens else 0, tokens=tokens)
+        return cls(stream_id, now, ttl, now + ttl, now, version=1 if tokens else 0, tokens=tokens)
+
+    @property
+    def written_at(self) -> float:
+        """The time of the last write."""
+        return self.expires_at - self.ttl
+
+    @property
+    def silent_at(self) -> float:
+        """When the stream is silent unless it is written to: after a pause longer than it had been active before."""
+        return self.written_at + max(_SILENCE, self.written_at - self.since)
 
     def written(
         self, created_at: float, base_version: int, writes: int, keep: int, tail: list[int], now: float
@@ -93,6 +106,7 @@ class StreamState:
             invalidated=max(0, self.computed - lcp),
             computed=min(self.computed, lcp),
             expires_at=now + self.ttl,
+            since=now if now >= self.silent_at else self.since,
         )
 
     def finish(self) -> StreamState:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stream2llm.costs import Costs, Mode, Preemption, Victim, decide
 from stream2llm.vllm.offload import HostTierConnector, host_tier
-from stream2llm.vllm.subject import costs_for
+from stream2llm.vllm.options import Options
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
     from vllm.distributed.kv_transfer.kv_connector.v1 import KVConnectorBase_V1
     from vllm.v1.core.kv_cache_utils import KVCacheBlock
-
-_MODES = (Mode.COST, Mode.RECOMPUTE, Mode.SWAP)
 
 
 @dataclass
@@ -32,35 +28,26 @@ class EvictionStatistics:
 class Eviction:
     """Decides for each victim, by its own exclusive blocks, and has the host tier keep what is worth it."""
 
-    def __init__(
-        self,
-        block_tokens: int,
-        tier: HostTierConnector | None = None,
-        costs: Costs | None = None,
-        mode: Mode = Mode.COST,
-    ) -> None:
-        """`costs` are needed where there is a `tier`."""
+    def __init__(self, block_tokens: int, tier: HostTierConnector | None = None, mode: Mode = Mode.COST) -> None:
         self._tier = tier
-        self._costs = costs
         self._mode = mode
         self._block_tokens = block_tokens
         self.statistics = EvictionStatistics()
 
     @classmethod
-    def of(cls, config: VllmConfig, connector: KVConnectorBase_V1 | None, block_tokens: int) -> Eviction:
-        """As the server was started: `--additional-config '{"stream2llm": {"preemption": ..., "profile": ...}}'`.
-
-        Without a host tier every victim is recomputed. Raises `ValueError` for an option that is not understood, and
-        `ProfileError` for a profile that is not of this engine.
-        """
+    def of(cls, options: Options, connector: KVConnectorBase_V1 | None, block_tokens: int) -> Eviction:
+        """Without a host tier every victim is recomputed; raises `ValueError` if it was to be swapped."""
         tier = host_tier(connector)
-        options = _options(config.additional_config)
-        mode = _mode(options.get("preemption", Mode.COST), tier is not None)
-        path = options.get("profile")
-        costs = costs_for(config, Path(path) if path is not None else None) if tier is not None else None
-        return cls(block_tokens, tier, costs, mode)
+        if options.preemption is Mode.SWAP and tier is None:
+            raise ValueError("preemption 'swap' needs the host tier: start with --host-gib")
+        return cls(block_tokens, tier, options.preemption)
 
-    def give_up(self, blocks: Sequence[KVCacheBlock], context_tokens: int) -> None:
+    @property
+    def allowed(self) -> bool:
+        """Whether anybody may be made to give up blocks."""
+        return self._mode is not Mode.OFF
+
+    def give_up(self, blocks: Sequence[KVCacheBlock], context_tokens: int, costs: Costs) -> None:
         """Take leave of blocks that are about to lose their last owner, those of the prefix's head first.
 
         `context_tokens`: the tokens in front of the first of them. To be called before they are freed.
@@ -70,8 +57,8 @@ class Eviction:
         if not tokens:
             return
         held = 0
-        if self._tier is not None and self._costs is not None:
-            decision = decide(Victim(tokens, context_tokens), self._costs, self._mode)
+        if self._tier is not None:
+            decision = decide(Victim(tokens, context_tokens), costs, self._mode)
             if decision is not None and decision.preemption is Preemption.SWAP:
                 held = self._tier.offload(kept) * self._block_tokens
         self.statistics.swapped += held > 0
@@ -83,20 +70,3 @@ class Eviction:
         """`EvictionStatistics`, and the host tier's own, for the statistics op."""
         tier = {"host_tier": asdict(self._tier.statistics())} if self._tier is not None else {}
         return {**asdict(self.statistics), **tier}
-
-
-def _options(additional_config: Any) -> dict[str, Any]:
-    options = additional_config.get("stream2llm", {}) if isinstance(additional_config, dict) else {}
-    unknown = set(options) - {"preemption", "profile"}
-    if unknown:
-        raise ValueError(f"additional config stream2llm: unknown option {', '.join(sorted(unknown))}")
-    return dict(options)
-
-
-def _mode(name: str, has_tier: bool) -> Mode:
-    if name not in _MODES:
-        raise ValueError(f"preemption {name!r}: choose one of {', '.join(_MODES)}")
-    mode = Mode(name)
-    if mode is Mode.SWAP and not has_tier:
-        raise ValueError("preemption 'swap' needs the host tier: start with --host-gib")
-    return mode

@@ -112,7 +112,8 @@ def register() -> None:
 
     def context_statistics(self: Any) -> dict[str, Any]:
         def op() -> dict[str, Any]:
-            return {**table(self).figures(), **self.scheduler.eviction.figures()}
+            table(self)
+            return self.scheduler.context_figures()
 
         return answer(op)
 

@@ -7,14 +7,17 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.request import Request, RequestStatus
 
+from stream2llm.policy import Job, Policy
+from stream2llm.ranking import Ranking
 from stream2llm.stream import StreamRefusedError, StreamState, longest_common_prefix
 from stream2llm.vllm import compat
 from stream2llm.vllm.pins import Pins
+from stream2llm.vllm.statistics import Statistics
 
 if TYPE_CHECKING:
     from vllm.v1.core.sched.scheduler import Scheduler
@@ -28,29 +31,11 @@ _REMEMBERED_FINISHED = 4096
 _LAST_PRIORITY = 1 << 62
 
 
-@dataclass
-class Statistics:
-    """Counters since the engine started; tokens and blocks are totals over all streams."""
-
-    opened: int = 0
-    versions: int = 0
-    tokens_received: int = 0
-    tokens_invalidated: int = 0
-    finals: int = 0
-    tokens_adopted: int = 0  # tokens of final prompts whose blocks their stream held
-    expired: int = 0
-    pins_evicted: int = 0  # idle or waiting streams whose blocks were taken
-    preempted: int = 0  # versions that were being prefilled and lost their blocks
-    parked: int = 0  # versions that lost their sequence slot only
-    tokens_computed: int = 0
-    steps: int = 0
-    plan_seconds: float = 0.0
-
-
 @dataclass(slots=True)
 class Stream:
     """One stream in the engine. `live` is the request of its newest version while that is not finished; `final` the
-    request that took the stream over, until it holds the pinned blocks itself."""
+    request that took the stream over, until it holds the pinned blocks itself. `started`: when one of its versions was
+    last given a sequence slot. `silent`: its client may be gone."""
 
     state: StreamState
     template: EngineCoreRequest
@@ -60,12 +45,29 @@ class Stream:
     block_hashes: list[Any] = field(default_factory=list)
     live: Request | None = None
     final: Request | None = None
+    started: float = 0.0
+    silent: bool = False
 
     @property
     def computed(self) -> int:
         """Tokens of the present version whose KV blocks are held, by the pins or by the running request."""
         running = self.live.num_computed_tokens if self.live is not None else 0
         return min(len(self.state.tokens), max(running, self.pins.tokens))
+
+    @property
+    def job(self) -> Job:
+        """What the policy is told about the open stream."""
+        state, computed = self.state, self.computed
+        return Job(
+            complete=False,
+            arrival=state.created_at,
+            last_chunk=state.written_at,
+            since=state.since,
+            started=self.started,
+            computed_tokens=computed,
+            remaining_tokens=self.live.num_tokens - computed if self.live is not None else 0,
+            silent=self.silent,
+        )
 
     def phase(self, block_size: int) -> str:
         if not self.state.tokens:
@@ -82,8 +84,9 @@ class StreamTable:
     anybody, so the successor or the final request computes them anyway.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: Scheduler, policy: Policy) -> None:
         self._scheduler = scheduler
+        self._policy = policy
         self._manager = scheduler.kv_cache_manager
         self._block_size: int = scheduler.block_size
         self._streams: dict[str, Stream] = {}
@@ -91,15 +94,14 @@ class StreamTable:
         self._owners: dict[str, Stream] = {}  # by request id: a live version's, or a final request's until adopted
         self._serials = itertools.count()
         self._next_expiry = math.inf  # no stream expires before
+        self._silence: Ranking[Stream] = Ranking()  # by the time at which they are silent unless they are written to
+        self.giving: Ranking[Stream] = Ranking()
+        """The open streams in the order in which they give up their blocks."""
         self.statistics = Statistics()
 
     def __iter__(self) -> Iterator[Stream]:
         """The open streams."""
         return iter(self._streams.values())
-
-    def youngest_first(self) -> Iterator[Stream]:
-        """The open streams in reverse order of their opening."""
-        return reversed(self._streams.values())
 
     @property
     def holds_blocks(self) -> bool:
@@ -143,6 +145,7 @@ class StreamTable:
         stream = Stream(state, template, source, pieces, Pins(self._manager))
         self._streams[stream_id] = stream
         self._next_expiry = min(self._next_expiry, state.expires_at)
+        self._heard_of(stream)
         self.statistics.opened += 1
         self._count_write(stream.state.version, len(token_ids), 0)
         return self._next_version(stream, hasher)
@@ -167,6 +170,7 @@ class StreamTable:
         self._retire(stream)
         stream.state = state
         stream.pins.trim(state.lcp)
+        self._heard_of(stream)
         self._scheduler.streams_changed()
         stream.block_hashes = stream.block_hashes[: self._hashes_within(state.lcp)]
         if source is None:
@@ -205,8 +209,14 @@ class StreamTable:
             self._drop(self._open_stream(stream_id))
 
     def expire(self) -> None:
-        """Drop the streams whose time to live has passed."""
+        """Drop the streams whose time to live has passed, and note which have gone silent."""
         now = time.time()
+        while (first := self._silence.first()) is not None and first[0] <= (now,):
+            stream = first[1]
+            self._silence.discard(stream.state.id)
+            stream.silent = True
+            self._rerank(stream)
+            self._scheduler.streams_changed()
         if now < self._next_expiry:
             return
         for stream in [stream for stream in self._streams.values() if stream.state.expires_at <= now]:
@@ -216,12 +226,15 @@ class StreamTable:
 
     # What happens to requests
 
-    def finish(self, stream_id: str, final: Request) -> None:
-        """A final request names the stream: no more versions; the pins stay until the request holds the blocks."""
+    def finish(self, stream_id: str, final: Request) -> float | None:
+        """A final request names the stream: no more versions; the pins stay until the request holds the blocks.
+
+        Returns when the stream was opened; None if there is no such stream, which costs nothing but time.
+        """
         self.expire()
         stream = self._streams.get(stream_id)
         if stream is None:
-            return
+            return None
         self._retire(stream)
         # By block hash, not by token: another LoRA adapter, cache salt or image makes another chain. Pins that the
         # request cannot use would only stand in its own way.
@@ -232,20 +245,27 @@ class StreamTable:
         self.statistics.tokens_adopted += stream.pins.tokens
         self.statistics.finals += 1
         stream.final = final
-        del self._streams[stream_id]
+        self._forget(stream)
         self._owners[final.request_id] = stream
         self._finished[stream_id] = stream.state.finish()
         if len(self._finished) > _REMEMBERED_FINISHED:
             self._finished.popitem(last=False)
+        return stream.state.created_at
 
-    def scheduled(self, request_ids: dict[str, int]) -> None:
-        """Requests that were scheduled hold their own references: their streams' pins have done their work."""
-        for request_id in request_ids:
-            stream = self._owners.get(request_id)
-            if stream is not None:
-                stream.pins.release()
-                if stream.final is not None:
-                    del self._owners[request_id]
+    def admitted(self, request: Request, now: float) -> Stream | None:
+        """A request was given a sequence slot and holds its own references: its stream's pins have done their work.
+
+        Returns the stream if the request is its version.
+        """
+        stream = self._owners.get(request.request_id)
+        if stream is None:
+            return None
+        stream.pins.release()
+        if stream.final is not None:
+            del self._owners[request.request_id]
+            return None
+        stream.started = now
+        return stream
 
     def freeing(self, request: Request) -> None:
         """A request is about to free its blocks: a version leaves them to its stream; a final gives up its claim."""
@@ -256,6 +276,8 @@ class StreamTable:
         if stream.live is request:
             stream.live = None
             stream.pins.take_over(request_id)
+            if stream.state.id in self.giving:
+                self._rerank(stream)
         elif stream.final is request:
             stream.pins.release()
 
@@ -309,10 +331,27 @@ class StreamTable:
             stream.live = None  # a connector may keep the blocks, and with them the request, for a while
 
     def _drop(self, stream: Stream) -> None:
-        del self._streams[stream.state.id]
+        self._forget(stream)
         self._retire(stream)
         stream.pins.release()
         self._scheduler.streams_changed()
+
+    def _forget(self, stream: Stream) -> None:
+        stream_id = stream.state.id
+        del self._streams[stream_id]
+        self._silence.discard(stream_id)
+        self.giving.discard(stream_id)
+
+    def _heard_of(self, stream: Stream) -> None:
+        """The stream was written to."""
+        stream.silent = False
+        self._silence.put(stream.state.id, (stream.state.silent_at,), stream)
+        self._rerank(stream)
+
+    def _rerank(self, stream: Stream) -> None:
+        self.giving.put(stream.state.id, self._policy.giving(stream.job), stream)
+        if stream.live is not None:
+            self._scheduler.rerank(stream.live)
 
     def _open_stream(self, stream_id: str) -> Stream:
         self.expire()
@@ -369,7 +408,7 @@ class StreamTable:
         phases = [stream.phase(self._block_size) for stream in self._streams.values()]
         pool = self._manager.block_pool
         return {
-            **asdict(self.statistics),
+            **self.statistics.as_dict(),
             "streams": {phase: phases.count(phase) for phase in sorted(set(phases))},
             "pinned_blocks": sum(stream.pins.exclusive_blocks for stream in self._holders()),
             "free_blocks": pool.get_num_free_blocks(),

@@ -1,0 +1,267 @@
+"""What the planner is told about the engine: candidates, victims and budget, read from vLLM only as far as needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import merge
+from typing import TYPE_CHECKING
+
+from vllm.utils.math_utils import cdiv
+from vllm.v1.core.sched.interface import PauseState
+from vllm.v1.request import Request, RequestStatus
+
+from stream2llm.planner import Budget, Candidate, Plan, Victim, plan
+from stream2llm.policy import Job
+from stream2llm.ranking import FIRST, Rank
+from stream2llm.vllm.streams import Stream
+
+if TYPE_CHECKING:
+    from stream2llm.vllm.scheduler import ContextStreams
+
+READY = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
+_IDLE = "idle#"  # no request id has this form, so a stream's id, which a client may choose, cannot be taken for one
+
+
+def idle_id(stream: Stream) -> str:
+    """The id of a victim that has no request."""
+    return _IDLE + stream.state.id
+
+
+def stream_id(victim: str) -> str | None:
+    """The stream of a victim that has no request."""
+    return victim.removeprefix(_IDLE) if victim.startswith(_IDLE) else None
+
+
+class Survey:
+    """Looks at the engine once per step.
+
+    First with upper bounds of what everybody needs, which takes no look at any KV block; only where that is more than
+    there is, with exact counts.
+    """
+
+    def __init__(self, scheduler: ContextStreams) -> None:
+        self._scheduler = scheduler
+        self._streams = scheduler.streams
+        self._manager = scheduler.kv_cache_manager
+        self._groups: int = self._manager.num_kv_cache_groups
+        self._block_size: int = scheduler.block_size
+        extra = scheduler.num_lookahead_tokens + scheduler.num_spec_tokens
+        self._extra_tokens: int = extra + 1  # the most that a request computes beyond its tokens in a step
+        self._step_blocks = cdiv(self._extra_tokens, self._block_size) * self._groups
+
+    def plan(self, context_tokens: float) -> tuple[Plan, bool]:
+        """The plan of this step, and whether it tells complete requests one by one which of them to admit."""
+        prefills = self.prefills()
+        rough = self._plan(prefills, context_tokens, exact=False)
+        return (self._plan(prefills, context_tokens, exact=True), True) if rough.short else (rough, False)
+
+    def _plan(self, prefills: list[Request], context_tokens: float, exact: bool) -> Plan:
+        scheduler = self._scheduler
+        running = [self._running(request, exact) for request in (*prefills, *scheduler.running_versions.values())]
+        return plan(
+            running,
+            [self._waiting(exact), self._parked(exact)],
+            self._victims() if exact else (),
+            self._budget(prefills, context_tokens, exact),
+        )
+
+    def decodes(self) -> int:
+        """How many requests run on in any case."""
+        return len(self._scheduler.running) - len(self._scheduler.running_versions) - len(self.prefills())
+
+    def prefills(self) -> list[Request]:
+        """The complete requests that are being prefilled."""
+        versions = self._scheduler.running_versions
+        return [
+            request
+            for request in self._scheduler._inflight_prefills
+            if request.status == RequestStatus.RUNNING and request.request_id not in versions
+        ]
+
+    def _budget(self, prefills: list[Request], context_tokens: float, exact: bool) -> Budget:
+        scheduler = self._scheduler
+        free = self._manager.block_pool.get_num_free_blocks()
+        if scheduler.running:
+            free -= self._manager.watermark_blocks
+        steady = len(scheduler.running) - len(prefills) - len(scheduler.running_versions)
+        if exact:
+            prefilling = {request.request_id for request in prefills} | scheduler.running_versions.keys()
+            growth = sum(self._growth(request) for request in scheduler.running if request.request_id not in prefilling)
+            growth += sum(self._needed(request)[0] for request in scheduler.kv_holding_waiting)
+        else:
+            growth = steady * self._step_blocks
+            growth += sum(self._most_needed(request, 0) for request in scheduler.kv_holding_waiting)
+        return Budget(
+            tokens=scheduler.max_num_scheduled_tokens - steady * (1 + scheduler.num_spec_tokens),
+            slots=scheduler.max_num_active_reqs - scheduler.num_waiting_for_streaming_input - steady,
+            blocks=free - growth,
+            context_tokens=context_tokens,
+        )
+
+    # Candidates
+
+    def _running(self, request: Request, exact: bool) -> Candidate:
+        stream = self._streams.owner(request)
+        job = stream.job if stream is not None else self.job(request)
+        needed = self._needed(request)[0] if exact else self._most_needed(request, request.num_computed_tokens)
+        remaining = request.num_tokens - request.num_computed_tokens
+        return Candidate(
+            self._scheduler.context_policy.service(job),
+            request.request_id,
+            partial=stream is not None,
+            running=True,
+            remaining_tokens=self._granted(remaining),
+            needed_blocks=needed,
+        )
+
+    def _waiting(self, exact: bool) -> Iterator[Candidate]:
+        """Complete requests that stock admission could get to, in its order."""
+        if self._scheduler._pause_state != PauseState.UNPAUSED:
+            return
+        for rank, request in self._scheduler.home.ranked():
+            if request.status in READY:
+                yield self._candidate(rank, request, False, exact)
+
+    def _parked(self, exact: bool) -> Iterator[Candidate]:
+        for rank, request in self._scheduler.parked.ranked():
+            yield self._candidate(rank, request, True, exact)
+
+    def _candidate(self, rank: Rank, request: Request, partial: bool, exact: bool) -> Candidate:
+        if exact:
+            needed, computed = self._needed(request)
+        else:
+            computed = self.held_tokens(request)
+            needed = self._most_needed(request, computed)
+        return Candidate(rank, request.request_id, partial, False, self._granted(request.num_tokens - computed), needed)
+
+    def _granted(self, remaining: int) -> int:
+        """What stock schedule() computes of a request in one step at the most."""
+        threshold = self._scheduler.scheduler_config.long_prefill_token_threshold
+        if threshold > 0 and self._scheduler.adaptive_long_prefill_threshold:
+            threshold = max(
+                threshold, self._scheduler.max_num_scheduled_tokens // max(1, len(self._scheduler.requests))
+            )
+        return min(remaining, threshold) if threshold > 0 else remaining
+
+    def job(self, request: Request) -> Job:
+        """What the policy is told about a complete request."""
+        scheduler = self._scheduler
+        ticket = scheduler.tickets[request.request_id]
+        computed = request.num_computed_tokens or self.held_tokens(request)
+        remaining = max(0, request.num_tokens - computed)
+        running = request.status == RequestStatus.RUNNING
+        return Job(
+            complete=True,
+            arrival=ticket.arrival,
+            last_chunk=request.arrival_time,
+            since=request.arrival_time,
+            started=ticket.started,
+            computed_tokens=computed,
+            remaining_tokens=remaining,
+            remaining_seconds=scheduler.observation.costs.prefill_seconds(remaining, computed),
+            decoding=running and request not in scheduler._inflight_prefills,
+            preemptions=request.num_preemptions,
+        )
+
+    def held_tokens(self, request: Request) -> int:
+        """Tokens of a waiting request whose blocks are pinned for it."""
+        pins = self._scheduler.pins_of(request)
+        return min(pins.tokens, request.num_tokens - 1) if pins is not None else 0
+
+    # KV blocks
+
+    def _most_needed(self, request: Request, computed: int) -> int:
+        """An upper bound of the blocks that the request may still take."""
+        return (cdiv(request.num_tokens + self._extra_tokens - computed, self._block_size) + 1) * self._groups
+
+    def _growth(self, request: Request) -> int:
+        """The blocks that a decode takes in this step."""
+        tokens = min(request.num_computed_tokens + self._extra_tokens, self._scheduler.max_model_len)
+        return sum(
+            max(0, cdiv(tokens, manager.block_size) - len(manager.req_to_blocks[request.request_id]))
+            for manager in self._manager.coordinator.single_type_managers
+        )
+
+    def _needed(self, request: Request) -> tuple[int, int]:
+        """The blocks that must still be taken for the whole prompt and the next token, and the tokens that are there,
+        both found as stock admission does."""
+        manager, scheduler = self._manager, self._scheduler
+        cached, hit = manager.empty_kv_cache_blocks, 0
+        if request.status != RequestStatus.RUNNING and not request.num_computed_tokens:
+            cached, hit, _ = manager.get_computed_blocks(request)
+        computed = request.num_computed_tokens + hit
+        tokens = min(
+            request.num_tokens + request.num_output_placeholders + scheduler.num_lookahead_tokens,
+            scheduler.max_model_len,
+        )
+        needed = manager.coordinator.get_num_blocks_to_allocate(
+            request_id=request.request_id,
+            num_tokens=max(tokens, computed + 1),
+            new_computed_blocks=cached.blocks,
+            num_encoder_tokens=0,
+            total_computed_tokens=computed,
+            num_local_computed_tokens=computed,
+            num_tokens_main_model=max(request.num_tokens, computed + 1),
+            apply_admission_cap=True,
+            prefill_end=max(request.num_prompt_tokens, request.num_tokens - 1),
+        )
+        return needed, computed
+
+    # Victims
+
+    def _victims(self) -> Iterator[Victim]:
+        if not self._scheduler.eviction.allowed:
+            return
+        if self._scheduler.context_policy.complete_first:
+            yield from self._stream_victims()
+            yield from (victim for _, victim in self._complete_victims())
+        else:
+            giving = self._scheduler.context_policy.giving
+            streams = ((giving(self._streams[stream_of].job), victim) for stream_of, victim in self._named_victims())
+            yield from (victim for _, victim in merge(streams, self._complete_victims()))
+
+    def _stream_victims(self) -> Iterator[Victim]:
+        yield from (victim for _, victim in self._named_victims())
+
+    def _named_victims(self) -> Iterator[tuple[str, Victim]]:
+        """Open streams that hold blocks, and who they are."""
+        for stream in self._streams.giving:
+            live = stream.live
+            blocks = stream.pins.exclusive_blocks
+            if live is not None and live.status not in READY:
+                if live.status != RequestStatus.RUNNING:
+                    continue  # a connector is loading its blocks: it can be neither parked nor evicted
+                blocks += self._exclusive_blocks(live)
+            if blocks:
+                id = live.request_id if live is not None else idle_id(stream)
+                yield stream.state.id, Victim(self._scheduler.context_policy.service(stream.job), id, blocks)
+
+    def _complete_victims(self) -> Iterator[tuple[Rank, Victim]]:
+        """Complete requests that hold blocks, in the order of giving up; the first of those that run gives up nothing,
+        so that one always goes on."""
+        policy = self._scheduler.context_policy
+        holders = [(request, pins.exclusive_blocks) for request, pins in self._scheduler.waiting_holders()]
+        versions = self._scheduler.running_versions
+        running = [request for request in self._scheduler.running if request.request_id not in versions]
+        found = []
+        for request, blocks in holders:
+            job = self.job(request)
+            found.append((policy.giving(job), Victim(policy.service(job), request.request_id, blocks)))
+        jobs = sorted(((policy.giving(job), number) for number, job in enumerate(map(self.job, running))))
+        for giving, number in jobs[:-1]:
+            request = running[number]
+            if self._may_be_preempted(request):
+                rank = policy.service(self.job(request)) if policy.preempts_running else FIRST
+                found.append((giving, Victim(rank, request.request_id, self._exclusive_blocks(request))))
+        found.sort(key=lambda pair: pair[0])
+        return (pair for pair in found if pair[1].blocks)
+
+    def _may_be_preempted(self, request: Request) -> bool:
+        return bool(self._scheduler._request_blocks_can_be_freed(request))
+
+    def _exclusive_blocks(self, request: Request) -> int:
+        """The blocks of a running request that nobody else holds."""
+        if not self._may_be_preempted(request):
+            return 0
+        groups = self._manager.get_blocks(request.request_id).blocks
+        return sum(block.ref_cnt == 1 for group in groups for block in group if not block.is_null)
