@@ -9,8 +9,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+ITL_FACTOR = 1.5
+"""The default: an open stream may make a step of decodes half as long again."""
+
 _WEIGHT = 0.1  # of one observation
-_OUTLIER = 3.0  # a step longer than this many times its expectation counts as that: somebody else was on the machine
+_OUTLIER = 2.0  # a step longer than this many times its expectation counts as that: somebody else was on the machine
 _GROWTH = 1.5  # the most by which the cap grows at once
 _MOST = float(1 << 20)  # no step computes more
 _PROBE = 32  # every so many steps one goes without context tokens, to know what decodes alone take

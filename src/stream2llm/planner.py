@@ -33,11 +33,15 @@ class Candidate(NamedTuple):
 
 
 class Victim(NamedTuple):
-    """Somebody who could give up KV blocks: `blocks` that he alone holds. `rank` is his in the order of service."""
+    """Somebody who could give up KV blocks: `blocks` that he alone holds. `rank` is his in the order of service.
+
+    `stream`: an open stream; else a complete request.
+    """
 
     rank: Rank
     id: str
     blocks: int
+    stream: bool = True
 
 
 class Taken(NamedTuple):
@@ -52,12 +56,14 @@ class Budget:
     """What the step may use, less what requests take that run on in any case (decodes).
 
     `slots`: sequence slots. `blocks`: free KV blocks, reclaimable cached ones included; negative when what runs on
-    needs more than there is. `context_tokens`: the most that open streams may take (decode protection).
+    needs more than there is. `reserve`: blocks that must be left when somebody is admitted. `context_tokens`: the most
+    that open streams may take (decode protection).
     """
 
     tokens: int
     slots: int
     blocks: int
+    reserve: int = 0
     context_tokens: float = math.inf
 
 
@@ -96,7 +102,8 @@ def plan(
       any case comes before all. Nobody is made to give up in vain.
     - *Bounded waiting*: no waiting complete request overtakes another; the policy's ageing bounds how many come
       before it. An open stream only takes what complete requests leave of tokens and slots, if it ranks below them.
-    - *Isolation*: nobody gives up blocks for somebody ranked below, and no more than are needed.
+    - *Isolation*: nobody gives up blocks for somebody ranked below, nor a complete request for an open stream, and
+      nobody more than are needed.
     - *Decode protection*: open streams are granted no more than `budget.context_tokens`.
 
     In the step that admits a complete request, streams ranked below it are not computed: it is as short as it can be.
@@ -134,12 +141,14 @@ class _Planning:
     def __init__(self, victims: Iterable[Victim], budget: Budget) -> None:
         self._victims = _Victims(victims)
         self._tokens, self._slots, self._blocks = budget.tokens, budget.slots, budget.blocks
+        self._reserve = budget.reserve
         self._context: float = budget.context_tokens
         self._all_slots = budget.slots
         self._served: dict[str, Candidate] = {}
         self._admitted: Candidate | None = None  # the best complete request that is admitted in this step
         self._blocked = False  # a complete request waits for blocks: none behind it may overtake it
         self._short = False
+        self._stuck: list[str] = []  # complete requests that run and whose blocks somebody else has got
         self._tries = _TRIES
 
     def pay_debt(self) -> None:
@@ -175,9 +184,11 @@ class _Planning:
         if self._admitted is not None and candidate.remaining_tokens > self._tokens:
             self._tokens = 0  # it is parked, and nobody may overtake it
             return
-        if not self._raise(candidate):
-            self._blocks += self._victims.give(self._missing(candidate), candidate)  # better than its own preemption
-        self._serve(candidate)
+        if self._raise(candidate):
+            self._serve(candidate)
+        else:
+            self._stuck.append(candidate.id)
+            self._blocked = True
 
     def _consider_partial(self, candidate: Candidate) -> None:
         if self._admitted is not None or self._context <= 0:
@@ -202,7 +213,8 @@ class _Planning:
         return candidate.needed_blocks + self._victims.given_by(candidate.id)
 
     def _missing(self, candidate: Candidate) -> int:
-        return self._needed(candidate) - self._blocks
+        reserve = 0 if candidate.running else self._reserve
+        return self._needed(candidate) + reserve - self._blocks
 
     def _raise(self, candidate: Candidate) -> bool:
         """Get the candidate's blocks, from those ranked below it if need be; nobody gives up if that is in vain."""
@@ -226,14 +238,15 @@ class _Planning:
         )
 
     def _parked(self, running: Sequence[Candidate]) -> list[str]:
-        """Those who would be in the way: of a request that is admitted and ranks before them, or of its slot."""
-        left = [candidate for candidate in running if candidate.id not in self._served]
+        """Those who lack blocks, and those in the way of a request that is admitted: of its tokens, or of its slot."""
+        left = [candidate for candidate in running if candidate.id not in {*self._served, *self._stuck}]
         idle = [candidate for candidate in left if not self._victims.given_by(candidate.id)]
         admitted = self._admitted
         in_the_way = [candidate for candidate in idle if admitted is not None and candidate.rank > admitted.rank]
         others = sorted(set(idle).difference(in_the_way))
         too_many = len(self._served) + len(others) - self._all_slots
-        return [candidate.id for candidate in (*in_the_way, *others[max(0, len(others) - max(0, too_many)) :])]
+        surplus = others[max(0, len(others) - max(0, too_many)) :]
+        return self._stuck + [candidate.id for candidate in (*in_the_way, *surplus)]
 
 
 class _Victims:
@@ -272,13 +285,17 @@ class _Victims:
     def _below(self, candidate: Candidate | None) -> Iterator[tuple[Victim, int]]:
         """Victims in the order of giving up, with what they have left."""
         for victim in self._all():
-            if candidate is None or (victim.rank > candidate.rank and victim.id != candidate.id):
-                blocks = victim.blocks - self.given_by(victim.id)
-                if blocks > 0:
-                    yield victim, blocks
+            blocks = victim.blocks - self.given_by(victim.id)
+            if blocks > 0 and (candidate is None or _yields(victim, candidate)):
+                yield victim, blocks
 
     def _all(self) -> Iterator[Victim]:
         yield from self._read
         for victim in self._rest:
             self._read.append(victim)
             yield victim
+
+
+def _yields(victim: Victim, candidate: Candidate) -> bool:
+    """Whether the victim gives up blocks for the candidate."""
+    return victim.rank > candidate.rank and victim.id != candidate.id and (victim.stream or not candidate.partial)

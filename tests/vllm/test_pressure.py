@@ -165,7 +165,12 @@ def test_hundreds_of_waiting_streams_do_not_slow_the_planning_down(engine: Engin
     engine.run()
     states = [engine.status(f"s{number}")["state"] for number in range(400)]
     assert states.count("waiting") >= 300
+    steps = engine.figures["steps"]
     engine.ask(tokens(rng, 30))
-    candidates, _ = engine.scheduler._snapshot()
-    assert len(candidates) <= 64 + 80 + 1
+    looked_at: list[str] = []
+    survey = engine.scheduler._survey
+    needed = survey._needed
+    survey._needed = lambda request: looked_at.append(request.request_id) or needed(request)
     engine.run()
+    del survey._needed
+    assert 1 <= len(looked_at) <= 40 * (engine.figures["steps"] - steps)

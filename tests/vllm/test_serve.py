@@ -23,7 +23,7 @@ from stream2llm.vllm.serve import (
     defaults,
     process_environment,
     tier_options,
-    with_preemption,
+    with_scheduling,
 )
 
 
@@ -79,13 +79,27 @@ def test_a_host_tier_is_one_option_and_not_beside_another_connector() -> None:
         tier_options(["--kv-transfer-config", "{}"], 1.0)
 
 
-def test_the_preemption_mode_is_added_to_the_users_additional_config() -> None:
+def test_the_plugins_own_options_are_added_to_the_users_additional_config() -> None:
     parsed = options(kv_transfer_config=object())
-    assert with_preemption({"a": 1}, "swap", parsed) == {"a": 1, "stream2llm": {"preemption": "swap"}}
-    with pytest.raises(ServeRefusedError, match="choose one of"):
-        with_preemption({}, "off", parsed)
-    with pytest.raises(ServeRefusedError, match="--host-gib"):
-        with_preemption({}, "swap", options(kv_transfer_config=None))
+    user = {"a": 1, "stream2llm": {"policy": "fcfs", "correction": False}}
+    assert with_scheduling(user, {"policy": "lcas", "preemption": "swap", "itl_factor": None}, parsed) == {
+        "a": 1,
+        "stream2llm": {"policy": "lcas", "correction": False, "preemption": "swap", "itl_factor": None},
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"preemption": "drop"}, "choose one of cost, recompute, swap, off"),
+        ({"preemption": "swap"}, "--host-gib"),
+        ({"policy": "sjf"}, "no policy 'sjf': choose one of srpf"),
+        ({"itl_factor": "fast"}, "a number above 1"),
+    ],
+)
+def test_scheduling_that_cannot_work_is_refused_before_anything_is_loaded(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ServeRefusedError, match=message):
+        with_scheduling(None, given, options(kv_transfer_config=None))
 
 
 def test_usual_options_are_accepted() -> None:

@@ -9,6 +9,8 @@ from stream2llm.ranking import Rank
 class Default:
     """By arrival, whether complete or not; who was admitted last gives up first, as in stock vLLM (LIFO).
 
+    An idle stream comes last: vLLM knows none, and a request that waits for its memory would wait for ever.
+
     Source: paper section 5, "default vLLM" with streaming; `vllm.v1.core.sched.scheduler.Scheduler.schedule`.
     """
 
@@ -18,7 +20,7 @@ class Default:
     preempts_running = True
 
     def service(self, job: Job) -> Rank:
-        return (job.arrival,)
+        return (job.idle, job.arrival)
 
     def giving(self, job: Job) -> Rank:
         return (-job.started, -job.arrival)

@@ -31,13 +31,19 @@ class Job:
     decoding: bool = False
     preemptions: int = 0
 
+    @property
+    def idle(self) -> bool:
+        """A stream with nothing to compute: it only holds blocks, for how long nobody knows."""
+        return self.remaining_tokens <= 0 and not self.decoding
+
 
 class Policy(Protocol):
     """Two decisions: the order of service, and the order of giving up memory.
 
     Both must be functions of the job alone: a rank is kept until the job changes, so that nothing is sorted anew in a
     step. (A rank that ages with time can be had: `work + weight * arrival` orders as `work - weight * waited` does.)
-    Whatever the ranks, the planner's guarantees hold: see `stream2llm.planner`.
+    Whatever the ranks, the planner's guarantees hold (see `stream2llm.planner`). For them to keep every request from
+    waiting for ever, an idle stream must rank after complete requests, and after streams that do not.
     """
 
     name: str

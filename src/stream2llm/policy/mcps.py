@@ -18,11 +18,7 @@ class Mcps:
     preempts_running = True
 
     def service(self, job: Job) -> Rank:
-        return (_nothing_to_compute(job), -job.computed_tokens, job.arrival)
+        return (job.idle, -job.computed_tokens, job.arrival)
 
     def giving(self, job: Job) -> Rank:
-        return (not _nothing_to_compute(job), job.computed_tokens, -job.arrival)
-
-
-def _nothing_to_compute(job: Job) -> bool:
-    return job.remaining_tokens <= 0 and not job.decoding
+        return (not job.idle, job.computed_tokens, -job.arrival)

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stream2llm.costs import Mode
+from stream2llm.pacing import ITL_FACTOR
 from stream2llm.policy import DEFAULT_POLICY
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 KEY = "stream2llm"
-ITL_FACTOR = 1.5
 
 
 @dataclass(frozen=True, slots=True)

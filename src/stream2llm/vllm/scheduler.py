@@ -300,7 +300,7 @@ class ContextStreams(Scheduler):
             shown.add_request(request)
         offered = list(shown) if exact else []
         self.waiting = shown
-        budget: int = self.max_num_scheduled_tokens
+        budget = self.max_num_scheduled_tokens
         if step_plan.context_limited and not self.kv_holding_waiting:
             self.max_num_scheduled_tokens = budget - step_plan.tokens_left
         try:

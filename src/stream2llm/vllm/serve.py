@@ -14,8 +14,11 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any
 
+from stream2llm.costs import Mode
+from stream2llm.policy import policy
+from stream2llm.vllm.options import KEY, Options
+
 PLUGIN = "stream2llm"
-PREEMPTION = ("cost", "recompute", "swap")
 ASYNC_SCHEDULER = "stream2llm.vllm.scheduler.AsyncContextScheduler"
 SYNC_SCHEDULER = "stream2llm.vllm.scheduler.ContextScheduler"
 # vLLM's default of 128 on the CPU would leave up to 127 tokens to be computed again per version.
@@ -28,17 +31,20 @@ class ServeRefusedError(Exception):
     """A combination of options that context streams cannot work with."""
 
 
-def serve(model: str, options: Sequence[str], *, host_gib: float | None = None, preemption: str | None = None) -> None:
+def serve(
+    model: str, options: Sequence[str], *, host_gib: float | None = None, scheduling: Mapping[str, Any] | None = None
+) -> None:
     """Run the server until it is interrupted.
 
-    `options` are vLLM's own. `host_gib`: the host tier's size (docs/swap.md). `preemption`: a `costs.Mode`. Raises
-    `ServeRefusedError` for a combination that cannot work, `SystemExit` (2) for an option that vLLM does not know.
+    `options` are vLLM's own. `host_gib`: the host tier's size (docs/swap.md). `scheduling`: the plug-in's own options
+    (`stream2llm.vllm.options.Options`). Raises `ServeRefusedError` for a combination that cannot work, `SystemExit` (2)
+    for an option that vLLM does not know.
     """
     cpu = _is_cpu()
     os.environ.update(process_environment(os.environ, _general_plugins()))
     arguments = parse(["--model", model, *options, *tier_options(options, host_gib)], cpu)
-    if preemption is not None:
-        arguments.additional_config = with_preemption(arguments.additional_config, preemption, arguments)
+    if scheduling:
+        arguments.additional_config = with_scheduling(arguments.additional_config, scheduling, arguments)
     if cpu:
         os.environ.update(cpu_environment(os.environ, ranks=_ranks(arguments)))
     from vllm.entrypoints.cli.serve import ServeSubcommand
@@ -110,14 +116,20 @@ def host_tier_connector(**size: float) -> dict[str, Any]:
     }
 
 
-def with_preemption(additional_config: Any, preemption: str, parsed: argparse.Namespace) -> dict[str, Any]:
-    """The additional config with the mode in it. Pure; raises `ServeRefusedError`."""
-    if preemption not in PREEMPTION:
-        raise ServeRefusedError(f"--preemption {preemption}: choose one of {', '.join(PREEMPTION)}")
-    if preemption == "swap" and parsed.kv_transfer_config is None:
-        raise ServeRefusedError("--preemption swap: there is nowhere to swap to; give --host-gib too")
+def with_scheduling(
+    additional_config: Any, scheduling: Mapping[str, Any], parsed: argparse.Namespace
+) -> dict[str, Any]:
+    """The additional config with the plug-in's options in it. Pure; raises `ServeRefusedError`."""
     config = dict(additional_config) if isinstance(additional_config, dict) else {}
-    return {**config, PLUGIN: {**config.get(PLUGIN, {}), "preemption": preemption}}
+    ours = {**config.get(KEY, {}), **scheduling}
+    try:
+        options = Options.parsed(ours)
+        policy(options.policy)
+    except ValueError as error:
+        raise ServeRefusedError(str(error)) from error
+    if options.preemption is Mode.SWAP and parsed.kv_transfer_config is None:
+        raise ServeRefusedError("--preemption swap: there is nowhere to swap to; give --host-gib too")
+    return {**config, KEY: ours}
 
 
 def check(parsed: argparse.Namespace, environ: Mapping[str, str]) -> None:

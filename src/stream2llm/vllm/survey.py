@@ -81,8 +81,6 @@ class Survey:
     def _budget(self, prefills: list[Request], context_tokens: float, exact: bool) -> Budget:
         scheduler = self._scheduler
         free = self._manager.block_pool.get_num_free_blocks()
-        if scheduler.running:
-            free -= self._manager.watermark_blocks
         steady = len(scheduler.running) - len(prefills) - len(scheduler.running_versions)
         if exact:
             prefilling = {request.request_id for request in prefills} | scheduler.running_versions.keys()
@@ -95,6 +93,7 @@ class Survey:
             tokens=scheduler.max_num_scheduled_tokens - steady * (1 + scheduler.num_spec_tokens),
             slots=scheduler.max_num_active_reqs - scheduler.num_waiting_for_streaming_input - steady,
             blocks=free - growth,
+            reserve=self._manager.watermark_blocks if scheduler.running else 0,
             context_tokens=context_tokens,
         )
 
@@ -246,13 +245,13 @@ class Survey:
         found = []
         for request, blocks in holders:
             job = self.job(request)
-            found.append((policy.giving(job), Victim(policy.service(job), request.request_id, blocks)))
+            found.append((policy.giving(job), Victim(policy.service(job), request.request_id, blocks, False)))
         jobs = sorted(((policy.giving(job), number) for number, job in enumerate(map(self.job, running))))
         for giving, number in jobs[:-1]:
             request = running[number]
             if self._may_be_preempted(request):
                 rank = policy.service(self.job(request)) if policy.preempts_running else FIRST
-                found.append((giving, Victim(rank, request.request_id, self._exclusive_blocks(request))))
+                found.append((giving, Victim(rank, request.request_id, self._exclusive_blocks(request), False)))
         found.sort(key=lambda pair: pair[0])
         return (pair for pair in found if pair[1].blocks)
 

@@ -34,6 +34,11 @@ TOUCHED: tuple[Touched, ...] = (
     Touched(f"{_SCHEDULER}.__init__", "subclassed to add the stream table"),
     Touched(f"{_SCHEDULER}.schedule", "runs on queues that hold only the plan", ("throttle_prefills",)),
     Touched(f"{_SCHEDULER}.add_request", "a final request names its stream in extra_args", ("request",)),
+    Touched(
+        f"{_SCHEDULER}.update_from_output",
+        "a step has ended: its time is noted",
+        ("scheduler_output", "model_runner_output"),
+    ),
     Touched(f"{_SCHEDULER}._enqueue_waiting_request", "a version's request is parked instead", ("request",)),
     Touched(
         f"{_SCHEDULER}._preempt_request",
@@ -77,15 +82,29 @@ TOUCHED: tuple[Touched, ...] = (
             "cache_config",
             "connector",
             "_pause_state",
+            "_inflight_prefills",
+            "scheduler_config",
+            "adaptive_long_prefill_threshold",
         )
     ),
     Touched("vllm.v1.core.sched.async_scheduler:AsyncScheduler", "subclassed, behind the mixin"),
     Touched("vllm.v1.core.sched.interface:PauseState.UNPAUSED", "nothing is admitted while paused"),
     Touched("vllm.v1.core.sched.output:SchedulerOutput.num_scheduled_tokens", "which requests now hold their blocks"),
     Touched("vllm.v1.core.sched.output:SchedulerOutput.total_num_scheduled_tokens", "statistics"),
-    Touched("vllm.v1.core.sched.request_queue:RequestQueue.add_request", "hands a planned version over"),
-    Touched("vllm.v1.core.sched.request_queue:RequestQueue.remove_request", "takes a preempted version back"),
-    Touched("vllm.v1.core.sched.request_queue:RequestQueue.remove_requests", "takes versions not admitted back"),
+    Touched("vllm.v1.core.sched.output:SchedulerOutput.scheduled_new_reqs", "who was admitted"),
+    Touched("vllm.v1.core.sched.output:CachedRequestData.resumed_req_ids", "who was admitted again"),
+    *(
+        Touched(f"vllm.v1.core.sched.request_queue:RequestQueue.{method}", "our queue keeps the policy's order")
+        for method in (
+            "add_request",
+            "pop_request",
+            "peek_request",
+            "prepend_request",
+            "prepend_requests",
+            "remove_request",
+            "remove_requests",
+        )
+    ),
     # vllm/pins.py, vllm/streams.py, vllm/scheduler.py: KV blocks
     Touched(f"{_MANAGER}.get_blocks", "the blocks a version leaves", ("request_id",)),
     Touched(f"{_MANAGER}.get_computed_blocks", "what a waiting request finds in the cache", ("request",)),
@@ -115,6 +134,10 @@ TOUCHED: tuple[Touched, ...] = (
         ),
     ),
     Touched("vllm.v1.core.kv_cache_coordinator:KVCacheCoordinator.single_type_managers", "block size of each group"),
+    Touched(
+        "vllm.v1.core.single_type_kv_cache_manager:SingleTypeKVCacheManager.req_to_blocks",
+        "whether a decode needs another block",
+    ),
     Touched("vllm.v1.core.block_pool:BlockPool.touch", "takes a reference to a pinned block", ("blocks",)),
     Touched("vllm.v1.core.block_pool:BlockPool.free_blocks", "gives it back", ("ordered_blocks",)),
     Touched("vllm.v1.core.block_pool:BlockPool.get_num_free_blocks", "the step's block budget"),
@@ -151,6 +174,9 @@ TOUCHED: tuple[Touched, ...] = (
             "num_tokens",
             "num_tokens_with_spec",
             "num_prompt_tokens",
+            "num_preemptions",
+            "arrival_time",
+            "priority",
         )
     ),
     Touched("vllm.v1.request:RequestStatus.FINISHED_STOPPED", "how a version ends"),
