@@ -125,7 +125,7 @@ class _Merged:
     def __iter__(self) -> Iterator[Candidate]:
         heads = [(head, rest) for rest in self._rests if (head := next(rest, None)) is not None]
         while heads:
-            index = min(range(len(heads)), key=lambda place: heads[place][0][0]) if len(heads) > 1 else 0
+            index = min(range(len(heads)), key=lambda place: heads[place][0][:2]) if len(heads) > 1 else 0
             head, rest = heads[index]
             following = next(rest, None)
             if following is None:
@@ -297,5 +297,5 @@ class _Victims:
 
 
 def _yields(victim: Victim, candidate: Candidate) -> bool:
-    """Whether the victim gives up blocks for the candidate."""
-    return victim.rank > candidate.rank and victim.id != candidate.id and (victim.stream or not candidate.partial)
+    """Whether the victim gives up blocks for the candidate: it comes after it, of equal ranks by id as everywhere."""
+    return (victim.rank, victim.id) > (candidate.rank, candidate.id) and (victim.stream or not candidate.partial)

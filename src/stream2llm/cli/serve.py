@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
         policy: str | None = typer.Option(None, help=f"Scheduling policy: {', '.join(names())}."),
         itl_factor: str | None = typer.Option(
             None,
-            help=f"Inter-token latency that streams may cause, over that without them (default {ITL_FACTOR}), or `off`.",
+            help=f"Inter-token latency that streams may cause, over that without (default {ITL_FACTOR}), or `off`.",
         ),
     ) -> None:
         """Start vLLM's server with context streams switched on.

@@ -46,7 +46,7 @@ class PolicyQueue(RequestQueue):
             self._ranking.discard(request.request_id)
 
     def rerank(self, request: Request) -> None:
-        """The request has changed; it keeps its place among equals. Nothing happens if it is not here."""
+        """The request has changed. Nothing happens if it is not here."""
         if request.request_id in self._ranking:
             self.add_request(request)
 
