@@ -7,7 +7,7 @@ lets stock `schedule()` allocate. Who is first, and who gives up, is the policy'
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -97,13 +97,13 @@ def plan(
 
     Guarantees, whatever the policy, tested as properties:
 
-    - *Progress*: the first complete request that waits is never kept waiting by anybody who ranks below it and can be
-      a victim: if all of them together hold what it lacks, they give it up, in the order of giving up. What runs on in
-      any case comes before all. Nobody is made to give up in vain.
+    - *Progress*: the first complete request that waits is never kept waiting by the memory of anybody who can give it
+      up and is a stream or ranks below it: if all of them together hold what it lacks, they give it up, in the order
+      of giving up. What runs on in any case comes before all. Nobody is made to give up in vain.
     - *Bounded waiting*: no waiting complete request overtakes another; the policy's ageing bounds how many come
       before it. An open stream only takes what complete requests leave of tokens and slots, if it ranks below them.
-    - *Isolation*: nobody gives up blocks for somebody ranked below, nor a complete request for an open stream, and
-      nobody more than are needed.
+    - *Isolation*: streams give up blocks for streams that rank before them, and for complete requests; complete
+      requests only for complete requests that rank before them; and nobody more than are needed.
     - *Decode protection*: open streams are granted no more than `budget.context_tokens`.
 
     In the step that admits a complete request, streams ranked below it are not computed: it is as short as it can be.
@@ -139,12 +139,12 @@ class _Planning:
     """The state of one planning pass: what is left of the budget, and who was chosen for what."""
 
     def __init__(self, victims: Iterable[Victim], budget: Budget) -> None:
-        self._victims = _Victims(victims)
+        self._served: dict[str, Candidate] = {}
+        self._victims = _Victims(victims, self._served)
         self._tokens, self._slots, self._blocks = budget.tokens, budget.slots, budget.blocks
         self._reserve = budget.reserve
         self._context: float = budget.context_tokens
         self._all_slots = budget.slots
-        self._served: dict[str, Candidate] = {}
         self._admitted: Candidate | None = None  # the best complete request that is admitted in this step
         self._blocked = False  # a complete request waits for blocks: none behind it may overtake it
         self._short = False
@@ -252,8 +252,9 @@ class _Planning:
 class _Victims:
     """Those who can give up blocks, read from the planner's caller as far as needed."""
 
-    def __init__(self, victims: Iterable[Victim]) -> None:
+    def __init__(self, victims: Iterable[Victim], served: Container[str]) -> None:
         self._rest = iter(victims)
+        self._served = served
         self._read: list[Victim] = []
         self._given: dict[str, int] = {}
 
@@ -286,7 +287,7 @@ class _Victims:
         """Victims in the order of giving up, with what they have left."""
         for victim in self._all():
             blocks = victim.blocks - self.given_by(victim.id)
-            if blocks > 0 and (candidate is None or _yields(victim, candidate)):
+            if blocks > 0 and victim.id not in self._served and (candidate is None or _yields(victim, candidate)):
                 yield victim, blocks
 
     def _all(self) -> Iterator[Victim]:
@@ -297,5 +298,7 @@ class _Victims:
 
 
 def _yields(victim: Victim, candidate: Candidate) -> bool:
-    """Whether the victim gives up blocks for the candidate: it comes after it, of equal ranks by id as everywhere."""
-    return (victim.rank, victim.id) > (candidate.rank, candidate.id) and (victim.stream or not candidate.partial)
+    """Whether the victim gives up blocks for the candidate. Of equal ranks the one with the lower id comes first."""
+    if victim.stream != candidate.partial:
+        return victim.stream
+    return (victim.rank, victim.id) > (candidate.rank, candidate.id)

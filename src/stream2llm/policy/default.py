@@ -9,7 +9,7 @@ from stream2llm.ranking import Rank
 class Default:
     """By arrival, whether complete or not; who was admitted last gives up first, as in stock vLLM (LIFO).
 
-    An idle stream comes last: vLLM knows none, and a request that waits for its memory would wait for ever.
+    An idle stream comes last: vLLM knows none.
 
     Source: paper section 5, "default vLLM" with streaming; `vllm.v1.core.sched.scheduler.Scheduler.schedule`.
     """

@@ -42,8 +42,7 @@ class Policy(Protocol):
 
     Both must be functions of the job alone: a rank is kept until the job changes, so that nothing is sorted anew in a
     step. (A rank that ages with time can be had: `work + weight * arrival` orders as `work - weight * waited` does.)
-    Whatever the ranks, the planner's guarantees hold (see `stream2llm.planner`). For them to keep every request from
-    waiting for ever, an idle stream must rank after complete requests, and after streams that do not.
+    Whatever the ranks, the planner's guarantees hold: see `stream2llm.planner`.
     """
 
     name: str

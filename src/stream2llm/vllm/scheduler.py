@@ -48,6 +48,8 @@ class ContextStreams(Scheduler):
     """The mixin. A version's request waits in `parked`, not in the engine's own queues: it is handed to them for the
     steps in which the plan lets it be computed."""
 
+    max_num_scheduled_tokens: int
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if not self.cache_config.enable_prefix_caching:
