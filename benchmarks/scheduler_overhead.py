@@ -329,7 +329,8 @@ def engine_config(scenario: Scenario, live: int, options: dict[str, Any]) -> Vll
         long_prefill_token_threshold=scenario.chunk,
         block_size=BLOCK,
         enforce_eager=True,
-        additional_config={"stream2llm": options} if options else {},
+        # No model runs, so there is no decode to protect; the stock scheduler does not protect any either.
+        additional_config={"stream2llm": {"itl_factor": None, **options}},
     ).create_engine_config()
     config.scheduler_config.async_scheduling = True  # vLLM's default, but not on the CPU
     config.cache_config.num_gpu_blocks = scenario.blocks(live)

@@ -127,12 +127,12 @@ class _Merged:
         while heads:
             index = min(range(len(heads)), key=lambda place: heads[place][0][:2]) if len(heads) > 1 else 0
             head, rest = heads[index]
+            yield head
             following = next(rest, None)
             if following is None:
                 del heads[index]
             else:
                 heads[index] = (following, rest)
-            yield head
 
 
 class _Planning:

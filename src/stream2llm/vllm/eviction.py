@@ -47,6 +47,11 @@ class Eviction:
         """Whether anybody may be made to give up blocks."""
         return self._mode is not Mode.OFF
 
+    @property
+    def decides(self) -> bool:
+        """Whether there is anything to decide by costs."""
+        return self._tier is not None and self._mode is Mode.COST
+
     def give_up(self, blocks: Sequence[KVCacheBlock], context_tokens: int, costs: Costs) -> None:
         """Take leave of blocks that are about to lose their last owner, those of the prefix's head first.
 

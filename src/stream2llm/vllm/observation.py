@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 _PREFILL_TOKENS = 64  # a step with fewer tells little about prefill
+_SAMPLED = 8  # one of so many steps corrects the profile: to reckon a step takes a look at all of its requests
 _LOST = 64  # outputs whose end was never seen, at the most
 
 
@@ -40,6 +41,7 @@ class Observation:
         self._decode_tokens = 1 + spec_tokens
         self._steps: dict[int, _Step] = {}
         self._begun = self._ended = 0.0
+        self._count = 0
 
     def context_tokens(self, decodes: int) -> float:
         """The most context tokens for the next step."""
@@ -56,7 +58,8 @@ class Observation:
         others = len(output.num_scheduled_tokens) - len(versions)
         decoding = 0 < total - context <= others * self._decode_tokens
         predicted = 0.0
-        if self._correct and total - others >= _PREFILL_TOKENS:
+        self._count += 1
+        if self._correct and self._count % _SAMPLED == 0 and total - others >= _PREFILL_TOKENS:
             chunks = [(new, requests[id].num_computed_tokens - new) for id, new in output.num_scheduled_tokens.items()]
             predicted = self._profile.step_seconds(chunks)
         if len(self._steps) >= _LOST:

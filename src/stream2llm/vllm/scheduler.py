@@ -30,7 +30,7 @@ from stream2llm.vllm.pins import KeptBlocks, Pins
 from stream2llm.vllm.queue import PolicyQueue
 from stream2llm.vllm.streams import StreamTable
 from stream2llm.vllm.subject import costs_for
-from stream2llm.vllm.survey import READY, Survey, stream_id
+from stream2llm.vllm.survey import READY, StepPlan, Survey, stream_id
 
 logger = init_logger("vllm.stream2llm.scheduler")
 
@@ -62,7 +62,8 @@ class ContextStreams(Scheduler):
         self.streams = StreamTable(self, self.context_policy)
         self.eviction = Eviction.of(options, self.connector, self.block_size)
         costs = costs_for(self.vllm_config, options.profile)
-        self.observation = Observation(costs, options.itl_factor, options.correction, self.num_spec_tokens)
+        correct = options.correction and self.eviction.decides
+        self.observation = Observation(costs, options.itl_factor, correct, self.num_spec_tokens)
         self.tickets: dict[str, Ticket] = {}
         self.parked = PolicyQueue(self._rank)
         self.home = PolicyQueue(self._rank)
@@ -175,13 +176,12 @@ class ContextStreams(Scheduler):
             return output
         started = time.perf_counter()
         self.streams.expire()
-        decodes = self._survey.decodes()
-        step_plan, exact = self._survey.plan(self.observation.context_tokens(decodes))
-        self._preempt(step_plan)
+        step = self._survey.plan(self.observation.context_tokens)
+        self._preempt(step.plan)
         statistics = self.streams.statistics
         statistics.steps += 1
         statistics.plan_seconds += time.perf_counter() - started
-        with self._shown(step_plan, exact):
+        with self._shown(step):
             output = super().schedule(throttle_prefills)
         self._scheduled(output)
         # Who is left parked waits for a change; until one comes the engine may sleep. A throttled step decided nothing.
@@ -287,49 +287,48 @@ class ContextStreams(Scheduler):
         return stream is not None
 
     @contextmanager
-    def _shown(self, step_plan: Plan, exact: bool) -> Iterator[None]:
+    def _shown(self, step: StepPlan) -> Iterator[None]:
         """Show stock `schedule()` running requests in the order of the plan, then those to be admitted.
 
         An exact plan counted every block, so only those that it serves are shown; else all complete requests are, and
         stock code admits as many as it can.
         """
-        self._order_running(step_plan)
-        served = [self.requests[request_id] for request_id in step_plan.served]
+        served = [self.requests[request_id] for request_id in step.plan.served]
+        self._order_running(served, step.movable)
         versions = [request for request in served if request in self.parked]
         self.parked.remove_requests(versions)
-        shown = self._planned(step_plan) if exact else self.home
+        shown = self._planned(served) if step.exact else self.home
         for request in versions:
             shown.add_request(request)
-        offered = list(shown) if exact else []
+        offered = list(shown) if step.exact else []
         self.waiting = shown
         budget = self.max_num_scheduled_tokens
-        if step_plan.context_limited and not self.kv_holding_waiting:
-            self.max_num_scheduled_tokens = budget - step_plan.tokens_left
+        if step.plan.context_limited and not self.kv_holding_waiting:
+            self.max_num_scheduled_tokens = budget - step.plan.tokens_left
         try:
             yield
         finally:
             self.max_num_scheduled_tokens = budget
             self._take_back(versions, shown)
-            if exact:
+            if step.exact:
                 self._bring_home(offered, shown)
             self.waiting = self.home
 
-    def _order_running(self, step_plan: Plan) -> None:
+    def _order_running(self, served: list[Request], movable: list[Request]) -> None:
         """What runs on in any case first, then what the plan serves, in its order, then what gets no token."""
-        movable = {request.request_id: request for request in self._survey.prefills()} | self.running_versions
-        if not movable:
+        left = {id(request): request for request in movable if request.status == RequestStatus.RUNNING}
+        if not left:
             return
-        served = [movable.pop(request_id) for request_id in step_plan.served if request_id in movable]
-        ordered = [*served, *movable.values()]
+        ordered = [left.pop(id(request)) for request in served if id(request) in left]
+        ordered += left.values()
         if self.running[-len(ordered) :] != ordered:
             places = set(map(id, ordered))
             self.running[:] = [request for request in self.running if id(request) not in places] + ordered
 
-    def _planned(self, step_plan: Plan) -> PolicyQueue:
+    def _planned(self, served: list[Request]) -> PolicyQueue:
         """The complete requests that the plan serves, and those that stock code must look at to unblock them."""
         planned = PolicyQueue(self._rank)
-        for request_id in step_plan.served:
-            request = self.requests[request_id]
+        for request in served:
             if request in self.home:
                 planned.add_request(request)
         for request in self.deferred_waiting:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from heapq import merge
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,16 @@ def stream_id(victim: str) -> str | None:
     return victim.removeprefix(_IDLE) if victim.startswith(_IDLE) else None
 
 
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """`exact`: every block was counted, and who is not served must not be admitted. `movable`: the running requests
+    that the plan could park or put in another order."""
+
+    plan: Plan
+    exact: bool
+    movable: list[Request]
+
+
 class Survey:
     """Looks at the engine once per step.
 
@@ -49,42 +60,37 @@ class Survey:
         self._extra_tokens: int = extra + 1  # the most that a request computes beyond its tokens in a step
         self._step_blocks = cdiv(self._extra_tokens, self._block_size) * self._groups
 
-    def plan(self, context_tokens: float) -> tuple[Plan, bool]:
-        """The plan of this step, and whether it tells complete requests one by one which of them to admit."""
-        prefills = self.prefills()
-        rough = self._plan(prefills, context_tokens, exact=False)
-        return (self._plan(prefills, context_tokens, exact=True), True) if rough.short else (rough, False)
-
-    def _plan(self, prefills: list[Request], context_tokens: float, exact: bool) -> Plan:
+    def plan(self, context_tokens: Callable[[int], float]) -> StepPlan:
+        """The plan of this step. `context_tokens`: for so many decodes, the most that open streams may compute."""
         scheduler = self._scheduler
-        running = [self._running(request, exact) for request in (*prefills, *scheduler.running_versions.values())]
+        versions = scheduler.running_versions
+        prefills = [
+            request
+            for request in scheduler._inflight_prefills
+            if request.request_id not in versions and request.status == RequestStatus.RUNNING
+        ]
+        movable = [*prefills, *versions.values()]
+        cap = context_tokens(len(scheduler.running) - len(movable))
+        rough = self._plan(movable, cap, exact=False)
+        if not rough.short:
+            return StepPlan(rough, False, movable)
+        return StepPlan(self._plan(movable, cap, exact=True), True, movable)
+
+    def _plan(self, movable: list[Request], context_tokens: float, exact: bool) -> Plan:
         return plan(
-            running,
+            [self._running(request, exact) for request in movable],
             [self._waiting(exact), self._parked(exact)],
             self._victims() if exact else (),
-            self._budget(prefills, context_tokens, exact),
+            self._budget(movable, context_tokens, exact),
         )
 
-    def decodes(self) -> int:
-        """How many requests run on in any case."""
-        return len(self._scheduler.running) - len(self._scheduler.running_versions) - len(self.prefills())
-
-    def prefills(self) -> list[Request]:
-        """The complete requests that are being prefilled."""
-        versions = self._scheduler.running_versions
-        return [
-            request
-            for request in self._scheduler._inflight_prefills
-            if request.status == RequestStatus.RUNNING and request.request_id not in versions
-        ]
-
-    def _budget(self, prefills: list[Request], context_tokens: float, exact: bool) -> Budget:
+    def _budget(self, movable: list[Request], context_tokens: float, exact: bool) -> Budget:
         scheduler = self._scheduler
         free = self._manager.block_pool.get_num_free_blocks()
-        steady = len(scheduler.running) - len(prefills) - len(scheduler.running_versions)
+        steady = len(scheduler.running) - len(movable)
         if exact:
-            prefilling = {request.request_id for request in prefills} | scheduler.running_versions.keys()
-            growth = sum(self._growth(request) for request in scheduler.running if request.request_id not in prefilling)
+            moving = set(map(id, movable))
+            growth = sum(self._growth(request) for request in scheduler.running if id(request) not in moving)
             growth += sum(self._needed(request)[0] for request in scheduler.kv_holding_waiting)
         else:
             growth = steady * self._step_blocks
