@@ -31,7 +31,7 @@ def check_invariants(engine: Engine, foreign: Sequence[Any] = ()) -> None:
 
     To be called between two steps. `foreign` are blocks that the test itself has taken from the pool.
     """
-    owners = [*_requests(engine), *_streams(engine)]
+    owners = [*_requests(engine), *_streams(engine), *_kept(engine)]
     references = Counter(holding.block.block_id for owner in owners for holding in owner.holdings)
     references.update(block.block_id for block in (*_fenced(engine), *foreign))
     _check_references(engine, owners, references)
@@ -127,6 +127,14 @@ def _streams(engine: Engine) -> Iterator[_Owner]:
         if final is not None:
             usable = _hashes(engine, final.all_token_ids, final)[: len(holdings)]
             assert usable == hashes[: len(holdings)], "pins that the final request cannot use"
+
+
+def _kept(engine: Engine) -> Iterator[_Owner]:
+    """The owners by pins: complete requests that a plan has preempted."""
+    for request_id, pins in engine.scheduler._kept.items():
+        request = engine.scheduler.requests[request_id]
+        holdings = [_Holding(pin.group, pin.end, pin.block) for pin in pins._pins]
+        yield _Owner(f"kept for {request_id}", holdings, _hashes(engine, request.all_token_ids, request))
 
 
 def _fenced(engine: Engine) -> list[Any]:

@@ -32,8 +32,9 @@ def victim(id: str, order: float, blocks: int, kind: int = STREAM) -> Victim:
 def planned(
     candidates: Sequence[Candidate], budget: Budget, victims: Sequence[Victim] = (), running: Sequence[Candidate] = ()
 ) -> Plan:
-    waiting = [sorted(c for c in candidates if not c.partial), sorted(c for c in candidates if c.partial)]
-    return plan(running, waiting, victims, budget)
+    complete = sorted(candidate for candidate in candidates if not candidate.partial)
+    partial = sorted(candidate for candidate in candidates if candidate.partial)
+    return plan(running, complete, partial, victims, budget)
 
 
 def test_with_room_for_all_everybody_is_served_complete_requests_first() -> None:
@@ -292,8 +293,8 @@ class ModelEngine:
         )
         running = [self.candidate(work) for work in works if work.running and not work.decoding]
         others = [self.candidate(work) for work in works if not work.running and not work.idle]
-        sequences = [sorted(c for c in others if c.partial == partial) for partial in (False, True)]
-        result = plan(running, sequences, self.victims(steady), budget)
+        complete, partial = (sorted(c for c in others if c.partial == kind) for kind in (False, True))
+        result = plan(running, complete, partial, self.victims(steady), budget)
 
         for id in result.parked:
             self._pause(self.works[id])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from heapq import merge
 from typing import NamedTuple
 
 from stream2llm.ranking import Rank
@@ -51,8 +51,7 @@ class Taken(NamedTuple):
     blocks: int
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(NamedTuple):
     """What the step may use, less what requests take that run on in any case (decodes).
 
     `slots`: sequence slots. `blocks`: free KV blocks, reclaimable cached ones included; negative when what runs on
@@ -67,8 +66,7 @@ class Budget:
     context_tokens: float = math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What to do in this step.
 
     `served` may be computed, in this order. `parked` lose their sequence slot and keep their blocks. `taken`: who gives
@@ -86,14 +84,15 @@ class Plan:
 
 def plan(
     running: Sequence[Candidate],
-    waiting: Sequence[Iterable[Candidate]],
+    complete: Iterable[Candidate],
+    partial: Iterable[Candidate],
     victims: Iterable[Victim],
     budget: Budget,
 ) -> Plan:
     """Plan one step.
 
-    `running` are those that can be parked: prefills and versions with a sequence slot. Each sequence of `waiting` is in
-    the order of service; `victims` are in the order in which they give up. Both are read only as far as needed.
+    `running` are those that can be parked: prefills and versions with a sequence slot. `complete` and `partial` wait,
+    each in the order of service; `victims` are in the order in which they give up. They are read only as far as needed.
 
     Guarantees, whatever the policy, tested as properties:
 
@@ -109,123 +108,96 @@ def plan(
     In the step that admits a complete request, streams ranked below it are not computed: it is as short as it can be.
     """
     planning = _Planning(victims, budget)
-    planning.pay_debt()
-    for candidate in _Merged([sorted(running), *waiting]):
-        if not planning.consider(candidate):
+    if budget.blocks < 0:
+        planning.pay(-budget.blocks)
+    waiting = [planning.line(complete, partial=False), planning.line(partial, partial=True)]
+    for candidate in merge(sorted(running), *waiting):
+        if planning.tokens <= 0 or planning.slots <= 0:
             break
+        planning.consider(candidate)
     return planning.result(running)
-
-
-class _Merged:
-    """Ranked sequences as one, the best rank first."""
-
-    def __init__(self, sequences: Sequence[Iterable[Candidate]]) -> None:
-        self._rests = [iter(sequence) for sequence in sequences]
-
-    def __iter__(self) -> Iterator[Candidate]:
-        heads = [(head, rest) for rest in self._rests if (head := next(rest, None)) is not None]
-        while heads:
-            index = min(range(len(heads)), key=lambda place: heads[place][0][:2]) if len(heads) > 1 else 0
-            head, rest = heads[index]
-            yield head
-            following = next(rest, None)
-            if following is None:
-                del heads[index]
-            else:
-                heads[index] = (following, rest)
 
 
 class _Planning:
     """The state of one planning pass: what is left of the budget, and who was chosen for what."""
 
+    __slots__ = (
+        "_admitted", "_blocked", "_blocks", "_budget", "_context", "_served", "_short", "_stuck", "_tries", "_victims",
+        "slots", "tokens",
+    )  # fmt: skip
+
     def __init__(self, victims: Iterable[Victim], budget: Budget) -> None:
+        self._budget = budget
+        self.tokens, self.slots, self._blocks = budget.tokens, budget.slots, budget.blocks
+        self._context: float = budget.context_tokens
         self._served: dict[str, Candidate] = {}
         self._victims = _Victims(victims, self._served)
-        self._tokens, self._slots, self._blocks = budget.tokens, budget.slots, budget.blocks
-        self._reserve = budget.reserve
-        self._context: float = budget.context_tokens
-        self._all_slots = budget.slots
         self._admitted: Candidate | None = None  # the best complete request that is admitted in this step
         self._blocked = False  # a complete request waits for blocks: none behind it may overtake it
-        self._short = False
         self._stuck: list[str] = []  # complete requests that run and whose blocks somebody else has got
         self._tries = _TRIES
+        self._short = False
 
-    def pay_debt(self) -> None:
+    def pay(self, blocks: int) -> None:
         """What runs on gets its blocks from whoever gives up first."""
-        if self._blocks < 0:
-            self._short = True
-            self._blocks += self._victims.give(-self._blocks, None)
+        self._short = True
+        self._blocks += self._victims.give(blocks, None)
 
-    def consider(self, candidate: Candidate) -> bool:
-        """Serve the candidate if that can be done; False if nobody after it can be served."""
-        if self._tokens <= 0 or self._slots <= 0 or not self._tries:
-            return False
-        if candidate.running and self._victims.given_by(candidate.id):
-            return True  # it is being preempted
-        if candidate.partial:
-            self._consider_partial(candidate)
-        elif candidate.running:
-            self._consider_running(candidate)
+    def line(self, candidates: Iterable[Candidate], *, partial: bool) -> Iterator[Candidate]:
+        """The candidates, until something speaks against all that are left."""
+        for candidate in candidates:
+            if self._closed(partial):
+                return
+            yield candidate
+
+    def _closed(self, partial: bool) -> bool:
+        """Whether none of them that waits can be served any more."""
+        if partial:
+            return self._admitted is not None or self._context <= 0 or self._tries <= 0
+        return self._blocked
+
+    def consider(self, candidate: Candidate) -> None:
+        """Serve the candidate if that can be done."""
+        _, id, partial, running, remaining_tokens, needed = candidate
+        given = self._victims.given
+        if id in given:
+            if running:
+                return  # it is being preempted
+            needed += given[id]  # what it gave up it needs again
+        if self._closed(partial) and not (running and not partial):
+            return
+        if running and not partial and self._admitted is not None and remaining_tokens > self.tokens:
+            self.tokens = 0  # stock schedule() would serve it first: it is parked, and nobody may overtake it
+        elif self._raise(candidate, needed + (0 if running else self._budget.reserve)):
+            self._serve(candidate, needed)
+        elif partial:
+            self._tries -= 1
         else:
-            self._consider_waiting(candidate)
+            self._blocked = True
+            if running:
+                self._stuck.append(id)
+
+    def _raise(self, candidate: Candidate, needed: int) -> bool:
+        """Get the blocks, from those who yield to the candidate if need be; nobody gives up if that is in vain."""
+        missing = needed - self._blocks
+        if missing > 0:
+            self._short = True
+            if not self._victims.have(missing, candidate):
+                return False
+            self._blocks += self._victims.give(missing, candidate)
         return True
 
-    def _consider_waiting(self, candidate: Candidate) -> None:
-        if not self._blocked and self._raise(candidate):
-            self._serve(candidate)
-            self._admitted = self._admitted or candidate
-        else:
-            self._blocked = True
-            self._tries -= 1
-
-    def _consider_running(self, candidate: Candidate) -> None:
-        """A complete request that is being prefilled. Stock schedule() serves it before those it admits."""
-        if self._admitted is not None and candidate.remaining_tokens > self._tokens:
-            self._tokens = 0  # it is parked, and nobody may overtake it
-            return
-        if self._raise(candidate):
-            self._serve(candidate)
-        else:
-            self._stuck.append(candidate.id)
-            self._blocked = True
-
-    def _consider_partial(self, candidate: Candidate) -> None:
-        if self._admitted is not None or self._context <= 0:
-            return
-        if self._raise(candidate):
-            self._serve(candidate)
-        else:
-            self._tries -= 1
-
-    def _serve(self, candidate: Candidate) -> None:
+    def _serve(self, candidate: Candidate, needed: int) -> None:
         self._served[candidate.id] = candidate
-        self._slots -= 1
-        self._blocks = max(0, self._blocks - self._needed(candidate))
-        granted = min(self._tokens, candidate.remaining_tokens)
+        self.slots -= 1
+        self._blocks -= needed
+        granted = min(self.tokens, candidate.remaining_tokens)
         if candidate.partial:
             granted = int(min(granted, self._context))
             self._context -= granted
-        self._tokens -= granted
-
-    def _needed(self, candidate: Candidate) -> int:
-        """A candidate that gave up blocks needs them again."""
-        return candidate.needed_blocks + self._victims.given_by(candidate.id)
-
-    def _missing(self, candidate: Candidate) -> int:
-        reserve = 0 if candidate.running else self._reserve
-        return self._needed(candidate) + reserve - self._blocks
-
-    def _raise(self, candidate: Candidate) -> bool:
-        """Get the candidate's blocks, from those ranked below it if need be; nobody gives up if that is in vain."""
-        missing = self._missing(candidate)
-        if missing <= 0:
-            return True
-        self._short = True
-        if not self._victims.have(missing, candidate):
-            return False
-        self._blocks += self._victims.give(missing, candidate)
-        return True
+        elif not candidate.running and self._admitted is None:
+            self._admitted = candidate
+        self.tokens -= granted
 
     def result(self, running: Sequence[Candidate]) -> Plan:
         return Plan(
@@ -233,18 +205,20 @@ class _Planning:
             parked=tuple(self._parked(running)),
             taken=self._victims.taken(),
             short=self._short,
-            tokens_left=self._tokens,
+            tokens_left=self.tokens,
             context_limited=math.isfinite(self._context),
         )
 
     def _parked(self, running: Sequence[Candidate]) -> list[str]:
         """Those who lack blocks, and those in the way of a request that is admitted: of its tokens, or of its slot."""
+        if self._admitted is None and not self._stuck and len(self._served) + len(running) <= self._budget.slots:
+            return []
         left = [candidate for candidate in running if candidate.id not in {*self._served, *self._stuck}]
-        idle = [candidate for candidate in left if not self._victims.given_by(candidate.id)]
+        idle = [candidate for candidate in left if candidate.id not in self._victims.given]
         admitted = self._admitted
         in_the_way = [candidate for candidate in idle if admitted is not None and candidate.rank > admitted.rank]
         others = sorted(set(idle).difference(in_the_way))
-        too_many = len(self._served) + len(others) - self._all_slots
+        too_many = len(self._served) + len(others) - self._budget.slots
         surplus = others[max(0, len(others) - max(0, too_many)) :]
         return self._stuck + [candidate.id for candidate in (*in_the_way, *surplus)]
 
@@ -256,10 +230,8 @@ class _Victims:
         self._rest = iter(victims)
         self._served = served
         self._read: list[Victim] = []
-        self._given: dict[str, int] = {}
-
-    def given_by(self, id: str) -> int:
-        return self._given.get(id, 0)
+        self.given: dict[str, int] = {}
+        """What each has been made to give, by id."""
 
     def have(self, missing: int, candidate: Candidate) -> bool:
         """Whether those ranked below the candidate can give as many blocks."""
@@ -276,17 +248,17 @@ class _Victims:
             if wanted <= 0:
                 break
             take = min(blocks, wanted)
-            self._given[victim.id] = self.given_by(victim.id) + take
+            self.given[victim.id] = self.given.get(victim.id, 0) + take
             wanted -= take
         return missing - wanted
 
     def taken(self) -> tuple[Taken, ...]:
-        return tuple(Taken(id, blocks) for id, blocks in self._given.items())
+        return tuple(Taken(id, blocks) for id, blocks in self.given.items())
 
     def _below(self, candidate: Candidate | None) -> Iterator[tuple[Victim, int]]:
         """Victims in the order of giving up, with what they have left."""
         for victim in self._all():
-            blocks = victim.blocks - self.given_by(victim.id)
+            blocks = victim.blocks - self.given.get(victim.id, 0)
             if blocks > 0 and victim.id not in self._served and (candidate is None or _yields(victim, candidate)):
                 yield victim, blocks
 

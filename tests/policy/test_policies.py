@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cmp_to_key
 
 import pytest
@@ -27,8 +26,9 @@ JOB = st.builds(
     remaining_tokens=st.integers(0, 4),
     remaining_seconds=st.integers(0, 3).map(float),
     silent=st.booleans(),
+    decoding=st.just(False),
     preemptions=st.integers(0, 4),
-).map(lambda job: replace(job, silent=job.silent and not job.complete, preemptions=job.preemptions * job.complete))
+).map(lambda job: job._replace(silent=job.silent and not job.complete, preemptions=job.preemptions * job.complete))
 
 Comparison = Callable[[Job, Job], float]
 

@@ -22,14 +22,14 @@ def test_more_idle_streams_than_sequence_slots_do_not_delay_a_plain_request(engi
 def test_prefilling_streams_give_their_slot_to_a_plain_request(engine: Engine, rng: random.Random) -> None:
     """More prefilling streams than slots; the request is admitted in the next step and nothing computed is lost."""
     contexts = [tokens(rng, 600) for _ in range(2 * MAX_NUM_SEQS)]
+    before = engine.figures
     for number, context in enumerate(contexts):
         engine.open(f"s{number}", context)
     engine.step(2)
     request = engine.ask(tokens(rng, 40), max_tokens=1)
     engine.step(3)
     assert engine.outputs[request].finished
-    before = engine.figures
-    assert before["preempted"] == 0
+    assert engine.figures["preempted"] == before["preempted"]
     engine.run()
     assert engine.figures["streams"] == {"ready": 2 * MAX_NUM_SEQS}
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from stream2llm.ranking import Rank
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """A complete request (`complete`: its whole prompt is here), or an open stream. Times are Unix seconds.
 
     `arrival`: when the request, or its stream, came. `last_chunk`: when the newest piece of its context came.

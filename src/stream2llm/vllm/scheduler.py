@@ -77,8 +77,7 @@ class ContextStreams(Scheduler):
     def _rank(self, request: Request) -> Rank:
         stream = self.streams.owner(request)
         version = stream is not None and stream.live is request
-        job = stream.job if stream is not None and version else self._survey.job(request)
-        rank = self.context_policy.service(job)
+        rank = stream.rank if stream is not None and version else self.context_policy.service(self._survey.job(request))
         return rank if self.scheduler_config.policy == "fcfs" else (request.priority, *rank)
 
     def pins_of(self, request: Request) -> Pins | None:
@@ -114,6 +113,7 @@ class ContextStreams(Scheduler):
         if version:
             self.waiting.remove_request(request)
             del self.running_versions[request.request_id]
+            self.streams.preempted(request)
             self._park(request)
 
     def _update_request_with_output(
@@ -296,11 +296,9 @@ class ContextStreams(Scheduler):
         served = [self.requests[request_id] for request_id in step.plan.served]
         self._order_running(served, step.movable)
         versions = [request for request in served if request in self.parked]
-        self.parked.remove_requests(versions)
         shown = self._planned(served) if step.exact else self.home
         for request in versions:
-            shown.add_request(request)
-        offered = list(shown) if step.exact else []
+            self.parked.move(request, shown)
         self.waiting = shown
         budget = self.max_num_scheduled_tokens
         if step.plan.context_limited and not self.kv_holding_waiting:
@@ -310,8 +308,8 @@ class ContextStreams(Scheduler):
         finally:
             self.max_num_scheduled_tokens = budget
             self._take_back(versions, shown)
-            if step.exact:
-                self._bring_home(offered, shown)
+            for request in list(shown) if step.exact else ():
+                shown.move(request, self.home)
             self.waiting = self.home
 
     def _order_running(self, served: list[Request], movable: list[Request]) -> None:
@@ -328,31 +326,18 @@ class ContextStreams(Scheduler):
     def _planned(self, served: list[Request]) -> PolicyQueue:
         """The complete requests that the plan serves, and those that stock code must look at to unblock them."""
         planned = PolicyQueue(self._rank)
-        for request in served:
+        blocked = [request for request in self.deferred_waiting if request.status not in READY]
+        for request in (*served, *blocked):
             if request in self.home:
-                planned.add_request(request)
-        for request in self.deferred_waiting:
-            if request.status not in READY and request in self.home:
-                planned.add_request(request)
+                self.home.move(request, planned)
         return planned
 
     def _take_back(self, versions: list[Request], shown: PolicyQueue) -> None:
         """Park the versions that were not admitted."""
-        not_admitted = [request for request in versions if request.status in READY]
-        shown.remove_requests(not_admitted)
-        self.kv_holding_waiting.remove_requests(not_admitted)
-        self.deferred_waiting.difference_update(not_admitted)
-        for request in not_admitted:
-            self.parked.add_request(request)
-
-    def _bring_home(self, offered: list[Request], shown: PolicyQueue) -> None:
-        """Complete requests that were admitted leave their queue; those that stock code preempted come back to it."""
-        for request in offered:
-            if request not in shown:
-                self.home.remove_request(request)
-        for request in shown:
-            if request not in self.home:
-                self.home.add_request(request)
+        for request in versions:
+            if request.status in READY and request in shown:
+                shown.move(request, self.parked)
+                self.deferred_waiting.discard(request)
 
 
 class ContextScheduler(ContextStreams):

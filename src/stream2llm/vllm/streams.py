@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.request import Request, RequestStatus
 
 from stream2llm.policy import Job, Policy
-from stream2llm.ranking import Ranking
+from stream2llm.ranking import FIRST, Rank, Ranking
 from stream2llm.stream import StreamRefusedError, StreamState, longest_common_prefix
 from stream2llm.vllm import compat
 from stream2llm.vllm.pins import Pins
@@ -47,6 +47,7 @@ class Stream:
     final: Request | None = None
     started: float = 0.0
     silent: bool = False
+    rank: Rank = FIRST  # in the order of service, when the stream last changed
 
     @property
     def computed(self) -> int:
@@ -57,15 +58,16 @@ class Stream:
     @property
     def job(self) -> Job:
         """What the policy is told about the open stream."""
-        state, computed = self.state, self.computed
+        state, live = self.state, self.live
+        computed = self.computed
         return Job(
-            complete=False,
-            arrival=state.created_at,
-            last_chunk=state.written_at,
-            since=state.since,
-            started=self.started,
-            computed_tokens=computed,
-            remaining_tokens=self.live.num_tokens - computed if self.live is not None else 0,
+            False,
+            state.created_at,
+            state.expires_at - state.ttl,
+            state.since,
+            self.started,
+            computed,
+            live.num_prompt_tokens - computed if live is not None else 0,
             silent=self.silent,
         )
 
@@ -145,10 +147,11 @@ class StreamTable:
         stream = Stream(state, template, source, pieces, Pins(self._manager))
         self._streams[stream_id] = stream
         self._next_expiry = min(self._next_expiry, state.expires_at)
-        self._heard_of(stream)
         self.statistics.opened += 1
         self._count_write(stream.state.version, len(token_ids), 0)
-        return self._next_version(stream, hasher)
+        version = self._next_version(stream, hasher)
+        self._heard_of(stream)
+        return version
 
     def put(
         self,
@@ -170,7 +173,6 @@ class StreamTable:
         self._retire(stream)
         stream.state = state
         stream.pins.trim(state.lcp)
-        self._heard_of(stream)
         self._scheduler.streams_changed()
         stream.block_hashes = stream.block_hashes[: self._hashes_within(state.lcp)]
         if source is None:
@@ -178,7 +180,9 @@ class StreamTable:
         else:
             stream.source, stream.pieces = source, pieces
         self._count_write(writes, len(tail), state.invalidated)
-        return self._next_version(stream, hasher)
+        version = self._next_version(stream, hasher)
+        self._heard_of(stream)
+        return version
 
     def read(self, stream_id: str) -> dict[str, Any]:
         stream = self._open_stream(stream_id)
@@ -281,6 +285,10 @@ class StreamTable:
         elif stream.final is request:
             stream.pins.release()
 
+    def preempted(self, version: Request) -> None:
+        """A version lost its sequence slot, and perhaps blocks."""
+        self._rerank(self._owners[version.request_id])
+
     def finals(self) -> list[Stream]:
         """The streams whose final request has yet to adopt their pins."""
         return [stream for stream in self._owners.values() if stream.final is not None]
@@ -349,7 +357,9 @@ class StreamTable:
         self._rerank(stream)
 
     def _rerank(self, stream: Stream) -> None:
-        self.giving.put(stream.state.id, self._policy.giving(stream.job), stream)
+        job = stream.job
+        stream.rank = self._policy.service(job)
+        self.giving.put(stream.state.id, self._policy.giving(job), stream)
         if stream.live is not None:
             self._scheduler.rerank(stream.live)
 

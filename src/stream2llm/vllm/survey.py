@@ -79,7 +79,8 @@ class Survey:
     def _plan(self, movable: list[Request], context_tokens: float, exact: bool) -> Plan:
         return plan(
             [self._running(request, exact) for request in movable],
-            [self._waiting(exact), self._parked(exact)],
+            self._waiting(exact),
+            self._parked(exact),
             self._victims() if exact else (),
             self._budget(movable, context_tokens, exact),
         )
@@ -107,17 +108,10 @@ class Survey:
 
     def _running(self, request: Request, exact: bool) -> Candidate:
         stream = self._streams.owner(request)
-        job = stream.job if stream is not None else self.job(request)
+        rank = stream.rank if stream is not None else self._scheduler.context_policy.service(self.job(request))
         needed = self._needed(request)[0] if exact else self._most_needed(request, request.num_computed_tokens)
         remaining = request.num_tokens - request.num_computed_tokens
-        return Candidate(
-            self._scheduler.context_policy.service(job),
-            request.request_id,
-            partial=stream is not None,
-            running=True,
-            remaining_tokens=self._granted(remaining),
-            needed_blocks=needed,
-        )
+        return Candidate(rank, request.request_id, stream is not None, True, self._granted(remaining), needed)
 
     def _waiting(self, exact: bool) -> Iterator[Candidate]:
         """Complete requests that stock admission could get to, in its order."""
@@ -239,7 +233,7 @@ class Survey:
                 blocks += self._exclusive_blocks(live)
             if blocks:
                 id = live.request_id if live is not None else idle_id(stream)
-                yield stream.state.id, Victim(self._scheduler.context_policy.service(stream.job), id, blocks)
+                yield stream.state.id, Victim(stream.rank, id, blocks)
 
     def _complete_victims(self) -> Iterator[tuple[Rank, Victim]]:
         """Complete requests that hold blocks, in the order of giving up; the first of those that run gives up nothing,
