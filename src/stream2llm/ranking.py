@@ -42,9 +42,6 @@ class Ranking(Generic[T]):
         self._order.remove((entry[0], id))
         return entry[1]
 
-    def rank(self, id: str) -> Rank:
-        return self._entries[id][0]
-
     def first(self) -> tuple[Rank, T] | None:
         """The best-ranked item and its rank."""
         return self._entries[self._order[0][1]] if self._order else None

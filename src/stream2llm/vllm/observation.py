@@ -47,6 +47,11 @@ class Observation:
         """The most context tokens for the next step."""
         return self.pace.context_tokens if self.pace is not None and decodes else math.inf
 
+    @property
+    def wanted(self) -> bool:
+        """Whether anything is to be learned from steps."""
+        return self.pace is not None or self._correct
+
     def step_begins(self) -> None:
         self._begun = time.perf_counter()
 

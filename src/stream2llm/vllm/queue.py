@@ -50,11 +50,6 @@ class PolicyQueue(RequestQueue):
         if request.request_id in self._ranking:
             self.add_request(request)
 
-    def move(self, request: Request, other: PolicyQueue) -> None:
-        """Move a request to another queue of the same policy."""
-        other._ranking.put(request.request_id, self._ranking.rank(request.request_id), request)
-        self._ranking.discard(request.request_id)
-
     def ranked(self) -> Iterator[tuple[Rank, Request]]:
         """The requests and their ranks, in order. Not to be changed meanwhile."""
         return self._ranking.ranked()

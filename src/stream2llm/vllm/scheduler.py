@@ -8,8 +8,6 @@ Stock code does all allocation, LoRA, encoder, speculative-decoding and connecto
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +15,7 @@ from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.request_queue import FCFSRequestQueue, RequestQueue
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
@@ -68,7 +67,7 @@ class ContextStreams(Scheduler):
         self.parked = PolicyQueue(self._rank)
         self.home = PolicyQueue(self._rank)
         """Where complete requests wait; `waiting` is this queue except while stock `schedule()` is shown a plan."""
-        self.waiting = self.home
+        self.waiting: RequestQueue = self.home
         self.running_versions: dict[str, Request] = {}
         self._kept = KeptBlocks(self.kv_cache_manager)
         self._survey = Survey(self)
@@ -181,8 +180,12 @@ class ContextStreams(Scheduler):
         statistics = self.streams.statistics
         statistics.steps += 1
         statistics.plan_seconds += time.perf_counter() - started
-        with self._shown(step):
+        tokens = self.max_num_scheduled_tokens
+        offered = self._show(step)
+        try:
             output = super().schedule(throttle_prefills)
+        finally:
+            self._put_back(offered, tokens)
         self._scheduled(output)
         # Who is left parked waits for a change; until one comes the engine may sleep. A throttled step decided nothing.
         self._parked_may_run = throttle_prefills
@@ -196,24 +199,29 @@ class ContextStreams(Scheduler):
 
     def _scheduled(self, output: SchedulerOutput) -> None:
         """Note who was admitted, and what the step computes."""
-        now = time.time()
-        admitted = [request.req_id for request in output.scheduled_new_reqs]
-        for request_id in (*admitted, *output.scheduled_cached_reqs.resumed_req_ids):
-            request = self.requests[request_id]
-            if self.streams.admitted(request, now) is not None:
-                self.running_versions[request_id] = request
-                continue
-            self._kept.release(request_id)
-            ticket = self.tickets[request_id]
-            if not ticket.started:
-                self.streams.statistics.waits.add(time.monotonic() - ticket.asked_at)
-            ticket.started = now
         scheduled = output.num_scheduled_tokens
+        resumed = output.scheduled_cached_reqs.resumed_req_ids
+        if output.scheduled_new_reqs or resumed:
+            now, monotonic = time.time(), time.monotonic()
+            for request_id in (*(request.req_id for request in output.scheduled_new_reqs), *resumed):
+                self._admitted(self.requests[request_id], now, monotonic)
         versions = [scheduled[request_id] for request_id in self.running_versions if request_id in scheduled]
-        context = sum(versions)
         self.streams.statistics.tokens_computed += output.total_num_scheduled_tokens
-        self.streams.statistics.context_tokens_computed += context
-        self.observation.scheduled(output, versions, self.requests)
+        self.streams.statistics.context_tokens_computed += sum(versions)
+        if self.observation.wanted:
+            self.observation.scheduled(output, versions, self.requests)
+
+    def _admitted(self, request: Request, now: float, monotonic: float) -> None:
+        """It holds its own references to blocks now, so pins have done their work."""
+        request_id = request.request_id
+        if self.streams.admitted(request, now) is not None:
+            self.running_versions[request_id] = request
+            return
+        self._kept.release(request_id)
+        ticket = self.tickets[request_id]
+        if not ticket.started:
+            self.streams.statistics.waits.add(monotonic - ticket.asked_at)
+        ticket.started = now
 
     def _break_stall(self) -> None:
         """The last resort of progress: if complete requests wait and nothing runs, no stream keeps a block.
@@ -286,31 +294,46 @@ class ContextStreams(Scheduler):
         self._preempt_request(request, now)
         return stream is not None
 
-    @contextmanager
-    def _shown(self, step: StepPlan) -> Iterator[None]:
-        """Show stock `schedule()` running requests in the order of the plan, then those to be admitted.
+    def _show(self, step: StepPlan) -> list[Request]:
+        """Show stock `schedule()` running requests in the order of the plan, then those to be admitted, which are
+        returned.
 
         An exact plan counted every block, so only those that it serves are shown; else all complete requests are, and
         stock code admits as many as it can.
         """
         served = [self.requests[request_id] for request_id in step.plan.served]
         self._order_running(served, step.movable)
-        versions = [request for request in served if request in self.parked]
-        shown = self._planned(served) if step.exact else self.home
-        for request in versions:
-            self.parked.move(request, shown)
-        self.waiting = shown
-        budget = self.max_num_scheduled_tokens
+        offered = [request for request in served if request.status in READY]
+        if step.exact or not self.home:
+            # Stock code must look at those that it keeps blocked, to unblock them.
+            blocked = (request for request in self.deferred_waiting if request.status not in READY)
+            offered += [request for request in blocked if request in self.home]
+            self.waiting = FCFSRequestQueue(offered)
+        else:
+            for request in offered:
+                self.home.add_request(request)
         if step.plan.context_limited and not self.kv_holding_waiting:
-            self.max_num_scheduled_tokens = budget - step.plan.tokens_left
-        try:
-            yield
-        finally:
-            self.max_num_scheduled_tokens = budget
-            self._take_back(versions, shown)
-            for request in list(shown) if step.exact else ():
-                shown.move(request, self.home)
-            self.waiting = self.home
+            self.max_num_scheduled_tokens -= step.plan.tokens_left
+        return offered
+
+    def _put_back(self, offered: list[Request], tokens: int) -> None:
+        """Who was not admitted waits where it waited before; whom stock code preempted waits at home."""
+        self.max_num_scheduled_tokens = tokens
+        shown, self.waiting = self.waiting, self.home
+        for request in offered:
+            admitted = request.status not in READY
+            if self.streams.is_version(request):
+                if admitted:
+                    self.parked.remove_request(request)
+                else:
+                    self.home.remove_request(request)
+                    self.deferred_waiting.discard(request)
+            elif admitted and request not in shown:
+                self.home.remove_request(request)
+        if shown is not self.home:
+            for request in shown:
+                if not self.streams.is_version(request) and request not in self.home:
+                    self.home.add_request(request)
 
     def _order_running(self, served: list[Request], movable: list[Request]) -> None:
         """What runs on in any case first, then what the plan serves, in its order, then what gets no token."""
@@ -322,22 +345,6 @@ class ContextStreams(Scheduler):
         if self.running[-len(ordered) :] != ordered:
             places = set(map(id, ordered))
             self.running[:] = [request for request in self.running if id(request) not in places] + ordered
-
-    def _planned(self, served: list[Request]) -> PolicyQueue:
-        """The complete requests that the plan serves, and those that stock code must look at to unblock them."""
-        planned = PolicyQueue(self._rank)
-        blocked = [request for request in self.deferred_waiting if request.status not in READY]
-        for request in (*served, *blocked):
-            if request in self.home:
-                self.home.move(request, planned)
-        return planned
-
-    def _take_back(self, versions: list[Request], shown: PolicyQueue) -> None:
-        """Park the versions that were not admitted."""
-        for request in versions:
-            if request.status in READY and request in shown:
-                shown.move(request, self.parked)
-                self.deferred_waiting.discard(request)
 
 
 class ContextScheduler(ContextStreams):

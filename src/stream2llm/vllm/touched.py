@@ -105,6 +105,7 @@ TOUCHED: tuple[Touched, ...] = (
             "remove_requests",
         )
     ),
+    Touched("vllm.v1.core.sched.request_queue:FCFSRequestQueue", "shows stock schedule() the planned requests"),
     # vllm/pins.py, vllm/streams.py, vllm/scheduler.py: KV blocks
     Touched(f"{_MANAGER}.get_blocks", "the blocks a version leaves", ("request_id",)),
     Touched(f"{_MANAGER}.get_computed_blocks", "what a waiting request finds in the cache", ("request",)),
