@@ -168,7 +168,7 @@ def test_hundreds_of_waiting_streams_do_not_slow_the_planning_down(engine: Engin
     steps = engine.figures["steps"]
     engine.ask(tokens(rng, 30))
     looked_at: list[str] = []
-    survey = engine.scheduler._survey
+    survey = engine.scheduler.survey
     needed = survey._needed
     survey._needed = lambda request: looked_at.append(request.request_id) or needed(request)
     engine.run()

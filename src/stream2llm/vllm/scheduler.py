@@ -70,13 +70,13 @@ class ContextStreams(Scheduler):
         self.waiting: RequestQueue = self.home
         self.running_versions: dict[str, Request] = {}
         self._kept = KeptBlocks(self.kv_cache_manager)
-        self._survey = Survey(self)
+        self.survey = Survey(self)
         self._parked_may_run = False  # something changed since the plan last left all of them parked
 
     def _rank(self, request: Request) -> Rank:
         stream = self.streams.owner(request)
         version = stream is not None and stream.live is request
-        rank = stream.rank if stream is not None and version else self.context_policy.service(self._survey.job(request))
+        rank = stream.rank if stream is not None and version else self.context_policy.service(self.survey.job(request))
         return rank if self.scheduler_config.policy == "fcfs" else (request.priority, *rank)
 
     def pins_of(self, request: Request) -> Pins | None:
@@ -175,7 +175,7 @@ class ContextStreams(Scheduler):
             return output
         started = time.perf_counter()
         self.streams.expire()
-        step = self._survey.plan(self.observation.context_tokens)
+        step = self.survey.plan(self.observation.context_tokens)
         self._preempt(step.plan)
         statistics = self.streams.statistics
         statistics.steps += 1
