@@ -14,6 +14,8 @@ import typer
 
 from stream2llm.cli.needs import ENGINE, require
 from stream2llm.cli.quiet import quiet_libraries
+from stream2llm.policy import DEFAULT_POLICY, PolicyError
+from stream2llm.policy import policy as find_policy
 
 if TYPE_CHECKING:
     from stream2llm.vllm import exactness, pressure
@@ -72,6 +74,7 @@ def register(app: typer.Typer) -> None:
         streams: int = typer.Option(64, min=16, help="Streams that are open at once."),
         pool: list[int] = _POOL,
         preemption: Preemption | None = _PREEMPTION,
+        policy: str = typer.Option(DEFAULT_POLICY, help="Scheduling policy (docs/scheduling.md)."),
         model: str = _MODEL,
         seed: int = _SEED,
         longest: int = typer.Option(256, min=128, help="Tokens of a prompt at most."),
@@ -88,11 +91,15 @@ def register(app: typer.Typer) -> None:
         Exit status: 0 if all requests finished with equal answers and no KV block was lost, 1 if not, 2 where vLLM is
         not installed.
         """
+        try:
+            find_policy(policy)
+        except PolicyError as error:
+            raise typer.BadParameter(str(error), param_hint="--policy") from error
         with _checking(model) as (path, bars):
             from stream2llm.vllm.pressure import check as run
             from stream2llm.vllm.pressure import pressures
 
-            asked = pressures(pool, preemption)
+            asked = pressures(pool, preemption, policy)
             report = run(path, streams, asked, seed=seed, longest=longest, progress=bars.show)
         typer.echo(json.dumps(report.as_dict()) if as_json else _pressure_text(report))
         raise typer.Exit(0 if report.passed else 1)

@@ -24,10 +24,12 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
+from stream2llm.policy import DEFAULT_POLICY
 from stream2llm.vllm.check_engine import Answer, CheckEngine, text_tokens
 from stream2llm.vllm.ops import Ack
+from stream2llm.vllm.options import KEY
 from stream2llm.vllm.pressure_workload import LONG_ANSWER, Fate, PlainCase, StreamCase, Workload, draw
-from stream2llm.vllm.serve import CPU_BLOCK_SIZE, PLUGIN, host_tier_connector
+from stream2llm.vllm.serve import CPU_BLOCK_SIZE, host_tier_connector
 
 MOST_PREEMPTIONS_PER_REQUEST = 3.0
 MOST_WORK = 1.3  # times what is needed, with swap at 50 %
@@ -43,10 +45,11 @@ Progress = Callable[[str, int, int], None]
 @dataclass(frozen=True, slots=True)
 class Pressure:
     """The KV cache as a percentage of what the open streams want; `preemption`: a `costs.Mode`, with a host tier that
-    holds all they want, or `recompute` without one."""
+    holds all they want, or `recompute` without one; `policy`: see `stream2llm.policy`."""
 
     pool_percent: int
     preemption: str
+    policy: str = DEFAULT_POLICY
 
     def __str__(self) -> str:
         return f"{self.pool_percent} % {self.preemption}"
@@ -76,6 +79,7 @@ class Run:
 
     pool_percent: int
     preemption: str
+    policy: str
     kv_blocks: int
     streams_at_once: int
     streams_without_memory: int
@@ -140,15 +144,15 @@ class Report:
         }
 
 
-def pressures(pools: Sequence[int], preemption: str | None) -> list[Pressure]:
+def pressures(pools: Sequence[int], preemption: str | None, policy: str = DEFAULT_POLICY) -> list[Pressure]:
     """The runs that the command's options ask for. Pure.
 
     `preemption` is a mode, `both`, or None: with swap at every pool, and without at the first.
     """
     if preemption is None:
-        return [*(Pressure(pool, "swap") for pool in pools), Pressure(pools[0], "recompute")]
+        return [*(Pressure(pool, "swap", policy) for pool in pools), Pressure(pools[0], "recompute", policy)]
     modes = ["swap", "recompute"] if preemption == "both" else [preemption]
-    return [Pressure(pool, mode) for mode, pool in product(modes, pools)]
+    return [Pressure(pool, mode, policy) for mode, pool in product(modes, pools)]
 
 
 def check(
@@ -187,6 +191,7 @@ def measured(
     return Run(
         pool_percent=pressure.pool_percent,
         preemption=pressure.preemption,
+        policy=pressure.policy,
         kv_blocks=kv_blocks,
         streams_at_once=observed.streams_at_once,
         streams_without_memory=observed.streams_without_memory,
@@ -353,10 +358,11 @@ def _plain_name(case: PlainCase) -> str:
 def _engine(model: str, pressure: Pressure, kv_blocks: int, wanted_blocks: int, max_tokens: int) -> CheckEngine:
     from vllm.config import KVTransferConfig
 
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {
+        "additional_config": {KEY: {"preemption": pressure.preemption, "policy": pressure.policy}},
+    }
     if pressure.preemption != "recompute":
         options["kv_transfer_config"] = KVTransferConfig(**host_tier_connector(host_blocks=wanted_blocks))
-        options["additional_config"] = {PLUGIN: {"preemption": pressure.preemption}}
     return CheckEngine(
         model,
         max_tokens=max_tokens,
