@@ -7,7 +7,7 @@ lets stock `schedule()` allocate. Who is first, and who gives up, is the policy'
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import merge
 from typing import NamedTuple
 
@@ -21,7 +21,8 @@ class Candidate(NamedTuple):
     """A request that could be computed in this step: a complete one, or the version of an open stream (`partial`).
 
     `rank` is its place in the order of service. `running`: it occupies a sequence slot. `remaining_tokens` are still to
-    be computed; `needed_blocks` must still be taken from the pool for its whole prompt.
+    be computed; `needed_blocks` must still be taken from the pool for its whole prompt. `shares`: it would use blocks
+    that somebody else alone holds.
     """
 
     rank: Rank
@@ -30,6 +31,11 @@ class Candidate(NamedTuple):
     running: bool = False
     remaining_tokens: int = 0
     needed_blocks: int = 0
+    shares: bool = False
+
+
+Overlap = Callable[[str, str], int]
+"""How many of a victim's blocks a candidate would use itself, by their ids: to take them would gain it nothing."""
 
 
 class Victim(NamedTuple):
@@ -88,11 +94,13 @@ def plan(
     partial: Iterable[Candidate],
     victims: Iterable[Victim],
     budget: Budget,
+    overlap: Overlap = lambda candidate, victim: 0,
 ) -> Plan:
     """Plan one step.
 
     `running` are those that can be parked: prefills and versions with a sequence slot. `complete` and `partial` wait,
     each in the order of service; `victims` are in the order in which they give up. They are read only as far as needed.
+    `overlap` is asked for candidates that share blocks.
 
     Guarantees, whatever the policy, tested as properties:
 
@@ -107,31 +115,32 @@ def plan(
 
     In the step that admits a complete request, streams ranked below it are not computed: it is as short as it can be.
     """
-    planning = _Planning(victims, budget)
+    planning = _Planning(running, _Victims(victims, overlap), budget)
     if budget.blocks < 0:
         planning.pay(-budget.blocks)
     waiting = [planning.line(complete, partial=False), planning.line(partial, partial=True)]
     for candidate in merge(sorted(running), *waiting):
-        if planning.tokens <= 0 or planning.slots <= 0:
-            break
-        planning.consider(candidate)
-    return planning.result(running)
+        planning.take_up(candidate)
+    return planning.result()
 
 
 class _Planning:
     """The state of one planning pass: what is left of the budget, and who was chosen for what."""
 
     __slots__ = (
-        "_admitted", "_blocked", "_blocks", "_budget", "_context", "_served", "_short", "_stuck", "_tries", "_victims",
-        "slots", "tokens",
+        "_admitted", "_blocked", "_blocks", "_budget", "_context", "_later", "_running", "_running_streams", "_served",
+        "_short", "_slots", "_stuck", "_tokens", "_tries", "_victims",
     )  # fmt: skip
 
-    def __init__(self, victims: Iterable[Victim], budget: Budget) -> None:
+    def __init__(self, running: Sequence[Candidate], victims: _Victims, budget: Budget) -> None:
+        self._running = running
+        self._running_streams = sum(candidate.partial for candidate in running)
+        self._later: list[Candidate] = []
         self._budget = budget
-        self.tokens, self.slots, self._blocks = budget.tokens, budget.slots, budget.blocks
+        self._tokens, self._slots, self._blocks = budget.tokens, budget.slots, budget.blocks
         self._context: float = budget.context_tokens
         self._served: dict[str, Candidate] = {}
-        self._victims = _Victims(victims, self._served)
+        self._victims = victims
         self._admitted: Candidate | None = None  # the best complete request that is admitted in this step
         self._blocked = False  # a complete request waits for blocks: none behind it may overtake it
         self._stuck: list[str] = []  # complete requests that run and whose blocks somebody else has got
@@ -146,28 +155,46 @@ class _Planning:
     def line(self, candidates: Iterable[Candidate], *, partial: bool) -> Iterator[Candidate]:
         """The candidates, until something speaks against all that are left."""
         for candidate in candidates:
+            yield candidate
             if self._closed(partial):
                 return
-            yield candidate
 
     def _closed(self, partial: bool) -> bool:
         """Whether none of them that waits can be served any more."""
+        if self._tokens <= 0 or self._slots <= 0:
+            return True
         if partial:
-            return self._admitted is not None or self._context <= 0 or self._tries <= 0
+            exhausted = self._tries <= 0 or len(self._later) >= _TRIES
+            return self._admitted is not None or self._context <= 0 or exhausted
         return self._blocked
 
-    def consider(self, candidate: Candidate) -> None:
+    def take_up(self, candidate: Candidate) -> None:
+        """Consider the candidates as stock `schedule()` does: streams that run before streams that wait."""
+        if candidate.partial and not candidate.running and self._running_streams:
+            self._later.append(candidate)
+            return
+        self._consider(candidate)
+        if candidate.partial and candidate.running:
+            self._running_streams -= 1
+            if not self._running_streams:
+                later, self._later = self._later, []
+                for waiting in later:
+                    self._consider(waiting)
+
+    def _consider(self, candidate: Candidate) -> None:
         """Serve the candidate if that can be done."""
-        _, id, partial, running, remaining_tokens, needed = candidate
+        _, id, partial, running, remaining_tokens, needed, _ = candidate
+        if self._tokens <= 0 or self._slots <= 0:
+            return
         given = self._victims.given
         if id in given:
             if running:
                 return  # it is being preempted
             needed += given[id]  # what it gave up it needs again
-        if self._closed(partial) and not (running and not partial):
+        if self._closed(partial) and (partial or not running):
             return
-        if running and not partial and self._admitted is not None and remaining_tokens > self.tokens:
-            self.tokens = 0  # stock schedule() would serve it first: it is parked, and nobody may overtake it
+        if running and not partial and self._admitted is not None and remaining_tokens > self._tokens:
+            self._tokens = 0  # stock schedule() would serve it first: it is parked, and nobody may overtake it
         elif self._raise(candidate, needed + (0 if running else self._budget.reserve)):
             self._serve(candidate, needed)
         elif partial:
@@ -189,31 +216,32 @@ class _Planning:
 
     def _serve(self, candidate: Candidate, needed: int) -> None:
         self._served[candidate.id] = candidate
-        self.slots -= 1
+        self._victims.spared.add(candidate.id)
+        self._slots -= 1
         self._blocks -= needed
-        granted = min(self.tokens, candidate.remaining_tokens)
+        granted = min(self._tokens, candidate.remaining_tokens)
         if candidate.partial:
             granted = int(min(granted, self._context))
             self._context -= granted
         elif not candidate.running and self._admitted is None:
             self._admitted = candidate
-        self.tokens -= granted
+        self._tokens -= granted
 
-    def result(self, running: Sequence[Candidate]) -> Plan:
+    def result(self) -> Plan:
         return Plan(
             served=tuple(self._served),
-            parked=tuple(self._parked(running)),
+            parked=tuple(self._parked()),
             taken=self._victims.taken(),
             short=self._short,
-            tokens_left=self.tokens,
+            tokens_left=self._tokens,
             context_limited=math.isfinite(self._context),
         )
 
-    def _parked(self, running: Sequence[Candidate]) -> list[str]:
+    def _parked(self) -> list[str]:
         """Those who lack blocks, and those in the way of a request that is admitted: of its tokens, or of its slot."""
-        if self._admitted is None and not self._stuck and len(self._served) + len(running) <= self._budget.slots:
+        if self._admitted is None and not self._stuck and len(self._served) + len(self._running) <= self._budget.slots:
             return []
-        left = [candidate for candidate in running if candidate.id not in {*self._served, *self._stuck}]
+        left = [candidate for candidate in self._running if candidate.id not in {*self._served, *self._stuck}]
         idle = [candidate for candidate in left if candidate.id not in self._victims.given]
         admitted = self._admitted
         in_the_way = [candidate for candidate in idle if admitted is not None and candidate.rank > admitted.rank]
@@ -226,9 +254,11 @@ class _Planning:
 class _Victims:
     """Those who can give up blocks, read from the planner's caller as far as needed."""
 
-    def __init__(self, victims: Iterable[Victim], served: Container[str]) -> None:
+    def __init__(self, victims: Iterable[Victim], overlap: Overlap) -> None:
         self._rest = iter(victims)
-        self._served = served
+        self._overlap = overlap
+        self.spared: set[str] = set()
+        """Those who give up nothing: they are served."""
         self._read: list[Victim] = []
         self.given: dict[str, int] = {}
         """What each has been made to give, by id."""
@@ -259,7 +289,11 @@ class _Victims:
         """Victims in the order of giving up, with what they have left."""
         for victim in self._all():
             blocks = victim.blocks - self.given.get(victim.id, 0)
-            if blocks > 0 and victim.id not in self._served and (candidate is None or _yields(victim, candidate)):
+            if victim.id in self.spared or not (candidate is None or _yields(victim, candidate)):
+                continue
+            if candidate is not None and candidate.shares:
+                blocks -= self._overlap(candidate.id, victim.id)
+            if blocks > 0:
                 yield victim, blocks
 
     def _all(self) -> Iterator[Victim]:

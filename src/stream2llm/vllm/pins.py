@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,10 @@ class Pins:
 
     def __bool__(self) -> bool:
         return bool(self._pins)
+
+    def blocks(self) -> Iterator[KVCacheBlock]:
+        """The blocks held, in the order of the prefix."""
+        return (pin.block for pin in self._pins)
 
     @property
     def exclusive_blocks(self) -> int:

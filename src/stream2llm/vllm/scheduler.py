@@ -99,6 +99,15 @@ class ContextStreams(Scheduler):
             arrival = request.arrival_time if opened_at is None else opened_at
             self.tickets[request.request_id] = Ticket(arrival, time.monotonic())
         super().add_request(request)
+        if not self.survey.fits(request):
+            # vLLM would keep it waiting for ever. It ends such requests with an error when the next step is done.
+            logger.error(
+                "request %s needs more KV blocks than there are (%d): shorten the prompt, or start the server with "
+                "more memory for the KV cache",
+                request.request_id,
+                self.kv_cache_manager.block_pool.num_gpu_blocks - 1,
+            )
+            self.grammar_compile_error_reqs.add(request.request_id)
 
     def _enqueue_waiting_request(self, request: Request) -> None:
         if self.streams.is_version(request):
@@ -175,6 +184,7 @@ class ContextStreams(Scheduler):
             return output
         started = time.perf_counter()
         self.streams.expire()
+        self._unblock()
         step = self.survey.plan(self.observation.context_tokens)
         self._preempt(step.plan)
         statistics = self.streams.statistics
@@ -192,6 +202,13 @@ class ContextStreams(Scheduler):
         if not output.total_num_scheduled_tokens and not throttle_prefills:
             self._break_stall()
         return output
+
+    def _unblock(self) -> None:
+        """Let requests that wait for their grammar take part in the plan once they have it: stock `schedule()` looks at
+        them only while it has tokens to give."""
+        for request in [request for request in self.deferred_waiting if request.status not in READY]:
+            if request in self.home:
+                self._handle_blocked_waiting_request(request)
 
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:
         self.observation.step_ends(scheduler_output)
@@ -239,6 +256,7 @@ class ContextStreams(Scheduler):
     def _release_all_pins(self) -> None:
         self.streams.release_all_pins()
         self._kept.release_all()
+        self._parked_may_run = True
 
     def context_figures(self) -> dict[str, Any]:
         """For the statistics op."""
@@ -305,9 +323,6 @@ class ContextStreams(Scheduler):
         self._order_running(served, step.movable)
         offered = [request for request in served if request.status in READY]
         if step.exact or not self.home:
-            # Stock code must look at those that it keeps blocked, to unblock them.
-            blocked = (request for request in self.deferred_waiting if request.status not in READY)
-            offered += [request for request in blocked if request in self.home]
             self.waiting = FCFSRequestQueue(offered)
         else:
             for request in offered:

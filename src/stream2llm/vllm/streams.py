@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 
 from stream2llm.policy import Job, Policy
@@ -91,6 +92,9 @@ class StreamTable:
         self._policy = policy
         self._manager = scheduler.kv_cache_manager
         self._block_size: int = scheduler.block_size
+        # Greedy: on the CPU, vLLM 0.32 drafts other tokens for greedy requests beside one that samples, and its n-gram
+        # speculation then changes their answers.
+        self._version_params = SamplingParams(max_tokens=1, temperature=0.0)
         self._streams: dict[str, Stream] = {}
         self._finished: OrderedDict[str, StreamState] = OrderedDict()
         self._owners: dict[str, Stream] = {}  # by request id: a live version's, or a final request's until adopted
@@ -312,7 +316,7 @@ class StreamTable:
             # Unique for ever: the output of a step under way is looked up by it.
             request_id=f"{stream.state.id}#{stream.state.version}.{next(self._serials)}",
             prompt_token_ids=list(tokens[:whole]),
-            sampling_params=template.sampling_params,
+            sampling_params=self._version_params,
             pooling_params=None,
             arrival_time=stream.state.created_at,
             lora_request=template.lora_request,

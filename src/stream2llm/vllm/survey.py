@@ -17,6 +17,9 @@ from stream2llm.ranking import FIRST, Rank
 from stream2llm.vllm.streams import Stream
 
 if TYPE_CHECKING:
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.core.kv_cache_utils import KVCacheBlock
+
     from stream2llm.vllm.scheduler import ContextStreams
 
 READY = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
@@ -83,6 +86,7 @@ class Survey:
             self._parked(exact),
             self._victims() if exact else (),
             self._budget(movable, context_tokens, exact),
+            self._overlap,
         )
 
     def _budget(self, movable: list[Request], context_tokens: float, exact: bool) -> Budget:
@@ -131,7 +135,9 @@ class Survey:
         else:
             computed = self.held_tokens(request)
             needed = self._most_needed(request, computed)
-        return Candidate(rank, request.request_id, partial, False, self._granted(request.num_tokens - computed), needed)
+        remaining = self._granted(request.num_tokens - computed)
+        shares = exact and computed > self.held_tokens(request)
+        return Candidate(rank, request.request_id, partial, False, remaining, needed, shares)
 
     def _granted(self, remaining: int) -> int:
         """What stock schedule() computes of a request in one step at the most."""
@@ -184,16 +190,20 @@ class Survey:
     def _needed(self, request: Request) -> tuple[int, int]:
         """The blocks that must still be taken for the whole prompt and the next token, and the tokens that are there,
         both found as stock admission does."""
-        manager, scheduler = self._manager, self._scheduler
+        manager = self._manager
         cached, hit = manager.empty_kv_cache_blocks, 0
         if request.status != RequestStatus.RUNNING and not request.num_computed_tokens:
             cached, hit, _ = manager.get_computed_blocks(request)
         computed = request.num_computed_tokens + hit
+        return self._to_allocate(request, cached, computed), computed
+
+    def _to_allocate(self, request: Request, cached: KVCacheBlocks, computed: int) -> int:
+        scheduler = self._scheduler
         tokens = min(
             request.num_tokens + request.num_output_placeholders + scheduler.num_lookahead_tokens,
             scheduler.max_model_len,
         )
-        needed = manager.coordinator.get_num_blocks_to_allocate(
+        return self._manager.coordinator.get_num_blocks_to_allocate(
             request_id=request.request_id,
             num_tokens=max(tokens, computed + 1),
             new_computed_blocks=cached.blocks,
@@ -204,7 +214,32 @@ class Survey:
             apply_admission_cap=True,
             prefill_end=max(request.num_prompt_tokens, request.num_tokens - 1),
         )
-        return needed, computed
+
+    def _overlap(self, candidate: str, victim: str) -> int:
+        """The victim's own blocks that the candidate finds in the cache: once given up, it would have to take them."""
+        cached, _, _ = self._manager.get_computed_blocks(self._scheduler.requests[candidate])
+        found = {block.block_id for group in cached.blocks for block in group if block.ref_cnt == 1}
+        return sum(block.block_id in found for block in self._blocks_of(victim))
+
+    def _blocks_of(self, victim: str) -> Iterator[KVCacheBlock]:
+        idle = stream_id(victim)
+        if idle is not None:
+            yield from self._streams[idle].pins.blocks()
+            return
+        request = self._scheduler.requests[victim]
+        pins = self._scheduler.pins_of(request)
+        if pins is not None:
+            yield from pins.blocks()
+        if request.status == RequestStatus.RUNNING:
+            for group in self._manager.get_blocks(victim).blocks:
+                yield from group
+
+    def fits(self, request: Request) -> bool:
+        """Whether the request's prompt could be admitted if it had the KV cache to itself."""
+        blocks = self._manager.block_pool.num_gpu_blocks - 1  # one is vLLM's null block
+        if cdiv(request.num_tokens + 1, self._block_size) * self._groups <= blocks:
+            return True
+        return self._to_allocate(request, self._manager.empty_kv_cache_blocks, 0) <= blocks
 
     # Victims
 

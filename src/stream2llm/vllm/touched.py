@@ -59,6 +59,9 @@ TOUCHED: tuple[Touched, ...] = (
     # vllm/scheduler.py: called or read
     Touched(f"{_SCHEDULER}.finish_requests", "retires a version", ("request_ids", "finished_status")),
     Touched(f"{_SCHEDULER}.get_request_counts", "tells finished requests from queued ones"),
+    Touched(
+        f"{_SCHEDULER}._handle_blocked_waiting_request", "a request whose grammar is ready is planned", ("request",)
+    ),
     Touched(f"{_SCHEDULER}._request_blocks_can_be_freed", "whether evicting gives blocks back at once", ("request",)),
     *(
         Touched(f"{_SCHEDULER}.{attribute}", "read for the snapshot, or set while stock schedule() runs")
@@ -83,6 +86,7 @@ TOUCHED: tuple[Touched, ...] = (
             "connector",
             "_pause_state",
             "_inflight_prefills",
+            "grammar_compile_error_reqs",
             "scheduler_config",
             "adaptive_long_prefill_threshold",
         )
