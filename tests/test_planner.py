@@ -71,6 +71,15 @@ def test_victims_give_up_in_their_order_and_no_more_than_is_needed() -> None:
     assert (result.served, result.short) == (("c",), True)
 
 
+def test_blocks_that_the_request_would_use_itself_are_not_taken_for_it() -> None:
+    """The victim's prefix is the request's: given up, its blocks would have to be taken again."""
+    request = complete("c", remaining_tokens=5, needed_blocks=4, shares=True)
+    victims = [victim("same-prefix", 2, 6), victim("other", 1, 6)]
+    shared = {("c", "same-prefix"): 5}
+    result = plan([], [request], [], victims, Budget(100, 4, 1), lambda *ids: shared.get(ids, 0))
+    assert result.taken == (Taken("same-prefix", 1), Taken("other", 2))
+
+
 def test_nobody_gives_up_in_vain() -> None:
     request = complete("c", remaining_tokens=5, needed_blocks=50)
     assert planned([request], Budget(100, 4, 0), [victim("s", 1, 4)]) == Plan(short=True, tokens_left=100)

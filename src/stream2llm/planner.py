@@ -186,11 +186,9 @@ class _Planning:
         _, id, partial, running, remaining_tokens, needed, _ = candidate
         if self._tokens <= 0 or self._slots <= 0:
             return
-        given = self._victims.given
-        if id in given:
-            if running:
-                return  # it is being preempted
-            needed += given[id]  # what it gave up it needs again
+        if id in self._victims.given:  # it has more to compute than was said
+            self._blocked = self._blocked or not (partial or running)
+            return
         if self._closed(partial) and (partial or not running):
             return
         if running and not partial and self._admitted is not None and remaining_tokens > self._tokens:

@@ -15,6 +15,7 @@ class Job(NamedTuple):
     never. `computed_tokens` have their KV blocks held for it; `remaining_tokens` are still to be prefilled, which takes
     `remaining_seconds` by the cost model. `silent`: the stream has not been written to for so long that its client may
     be gone. `decoding`: its prefill is done. `preemptions`: how often it has been preempted, streams not counted.
+    `priority`: vLLM's, the lower the sooner; that of streams comes after all others.
     """
 
     complete: bool
@@ -28,6 +29,7 @@ class Job(NamedTuple):
     silent: bool = False
     decoding: bool = False
     preemptions: int = 0
+    priority: int = 0
 
     @property
     def idle(self) -> bool:

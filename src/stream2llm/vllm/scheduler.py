@@ -15,12 +15,13 @@ from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.core.sched.request_queue import FCFSRequestQueue, RequestQueue
+from vllm.v1.core.sched.request_queue import FCFSRequestQueue, RequestQueue, SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
 from stream2llm.planner import Plan, Taken
-from stream2llm.policy import policy
+from stream2llm.policy import Policy, policy
+from stream2llm.policy.prioritised import Prioritised
 from stream2llm.ranking import Rank
 from stream2llm.vllm.eviction import Eviction
 from stream2llm.vllm.observation import Observation
@@ -57,7 +58,8 @@ class ContextStreams(Scheduler):
                 "Start the server without --no-enable-prefix-caching, or without this scheduler."
             )
         options = Options.of(self.vllm_config)
-        self.context_policy = policy(options.policy)
+        chosen = policy(options.policy)
+        self.context_policy: Policy = Prioritised(chosen) if self.policy == SchedulingPolicy.PRIORITY else chosen
         self.streams = StreamTable(self, self.context_policy)
         self.eviction = Eviction.of(options, self.connector, self.block_size)
         costs = costs_for(self.vllm_config, options.profile)
@@ -76,8 +78,7 @@ class ContextStreams(Scheduler):
     def _rank(self, request: Request) -> Rank:
         stream = self.streams.owner(request)
         version = stream is not None and stream.live is request
-        rank = stream.rank if stream is not None and version else self.context_policy.service(self.survey.job(request))
-        return rank if self.scheduler_config.policy == "fcfs" else (request.priority, *rank)
+        return stream.rank if stream is not None and version else self.context_policy.service(self.survey.job(request))
 
     def pins_of(self, request: Request) -> Pins | None:
         """The blocks that are pinned for a request that waits."""
@@ -206,8 +207,8 @@ class ContextStreams(Scheduler):
     def _unblock(self) -> None:
         """Let requests that wait for their grammar take part in the plan once they have it: stock `schedule()` looks at
         them only while it has tokens to give."""
-        for request in [request for request in self.deferred_waiting if request.status not in READY]:
-            if request in self.home:
+        for request in self.deferred_waiting:
+            if request.status == RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
                 self._handle_blocked_waiting_request(request)
 
     def update_from_output(self, scheduler_output: SchedulerOutput, model_runner_output: Any) -> Any:

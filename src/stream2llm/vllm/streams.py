@@ -29,7 +29,7 @@ BlockHasher = Callable[[Request], list[Any]]
 # Finished streams are remembered for a while, so that a late write is told so (409) and not that it never existed.
 _REMEMBERED_FINISHED = 4096
 # vLLM's priority scheduling serves low numbers first: a version never goes before, nor preempts, a complete request.
-_LAST_PRIORITY = 1 << 62
+LAST_PRIORITY = 1 << 62
 
 
 @dataclass(slots=True)
@@ -70,6 +70,7 @@ class Stream:
             computed,
             live.num_prompt_tokens - computed if live is not None else 0,
             silent=self.silent,
+            priority=LAST_PRIORITY,
         )
 
     def phase(self, block_size: int) -> str:
@@ -321,7 +322,7 @@ class StreamTable:
             arrival_time=stream.state.created_at,
             lora_request=template.lora_request,
             cache_salt=template.cache_salt,
-            priority=_LAST_PRIORITY,
+            priority=LAST_PRIORITY,
         )
         # Only new blocks are hashed: hashes are chained, those of the common prefix stay as they are.
         request.block_hashes = stream.block_hashes

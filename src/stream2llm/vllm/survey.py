@@ -61,6 +61,7 @@ class Survey:
         self._block_size: int = scheduler.block_size
         extra = scheduler.num_lookahead_tokens + scheduler.num_spec_tokens
         self._extra_tokens: int = extra + 1  # the most that a request computes beyond its tokens in a step
+        self._found: dict[str, set[int]] = {}  # by candidate: blocks in the cache that one other alone holds
         self._step_blocks = cdiv(self._extra_tokens, self._block_size) * self._groups
 
     def plan(self, context_tokens: Callable[[int], float]) -> StepPlan:
@@ -80,6 +81,7 @@ class Survey:
         return StepPlan(self._plan(movable, cap, exact=True), True, movable)
 
     def _plan(self, movable: list[Request], context_tokens: float, exact: bool) -> Plan:
+        self._found.clear()
         return plan(
             [self._running(request, exact) for request in movable],
             self._waiting(exact),
@@ -166,6 +168,7 @@ class Survey:
             remaining_seconds=scheduler.observation.costs.prefill_seconds(remaining, computed),
             decoding=running and request not in scheduler._inflight_prefills,
             preemptions=request.num_preemptions,
+            priority=request.priority,
         )
 
     def held_tokens(self, request: Request) -> int:
@@ -217,8 +220,11 @@ class Survey:
 
     def _overlap(self, candidate: str, victim: str) -> int:
         """The victim's own blocks that the candidate finds in the cache: once given up, it would have to take them."""
-        cached, _, _ = self._manager.get_computed_blocks(self._scheduler.requests[candidate])
-        found = {block.block_id for group in cached.blocks for block in group if block.ref_cnt == 1}
+        found = self._found.get(candidate)
+        if found is None:
+            cached, _, _ = self._manager.get_computed_blocks(self._scheduler.requests[candidate])
+            found = {block.block_id for group in cached.blocks for block in group if block.ref_cnt == 1}
+            self._found[candidate] = found
         return sum(block.block_id in found for block in self._blocks_of(victim))
 
     def _blocks_of(self, victim: str) -> Iterator[KVCacheBlock]:
