@@ -40,11 +40,11 @@ class DecodePace:
             raise ValueError(f"the ITL factor must be above 1, got {self.factor}; leave it out for no protection")
 
     @property
-    def context_tokens(self) -> float:
+    def context_tokens(self) -> int:
         """The most context tokens for the next step with decodes; none in a step that is to measure decodes alone."""
         if self.alone == 0 or self.mixed >= _PROBE:
             return 0
-        return max(1.0, self.cap)
+        return int(self.cap)
 
     def observe(self, seconds: float, context_tokens: int) -> DecodePace:
         """After a step of decodes and `context_tokens`, and nothing else, that took `seconds`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import merge
@@ -74,7 +75,9 @@ class Survey:
             if request.request_id not in versions and request.status == RequestStatus.RUNNING
         ]
         movable = [*prefills, *versions.values()]
-        cap = context_tokens(len(scheduler.running) - len(movable))
+        decodes = len(scheduler.running) - len(movable)
+        # A policy that treats streams like requests does not hold them back either.
+        cap = context_tokens(decodes) if scheduler.context_policy.complete_first else math.inf
         rough = self._plan(movable, cap, exact=False)
         if not rough.short:
             return StepPlan(rough, False, movable)
