@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
 import serving
 from tiny_model import tiny_model
+
+# One thread for each in-process engine: several that spin for the same cores slow each other down many times over, and
+# the tiny model gains nothing from a second one.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 
 
 @pytest.fixture(scope="session")

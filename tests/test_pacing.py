@@ -16,7 +16,7 @@ def paced(
     """Context tokens and seconds of each step of a machine that computes as many as it may."""
     pace, seen, rng = DecodePace(factor), [], random.Random(7)
     for _ in range(steps):
-        tokens = int(pace.context_tokens)
+        tokens = int(pace.context_tokens())
         seconds = (alone + (fixed if tokens else 0) + per_token * tokens) * rng.uniform(1 - noise, 1 + noise)
         pace = pace.observe(seconds, tokens)
         seen.append((tokens, seconds))
@@ -51,9 +51,9 @@ def test_streams_always_get_a_token_however_dear_it_is() -> None:
 def test_a_step_that_somebody_else_held_up_changes_little() -> None:
     pace = DecodePace(1.2)
     for _ in range(100):
-        tokens = int(pace.context_tokens)
+        tokens = int(pace.context_tokens())
         pace = pace.observe(0.01 + 0.0001 * tokens, tokens)
-    disturbed = pace.observe(5.0, int(pace.context_tokens))
+    disturbed = pace.observe(5.0, int(pace.context_tokens()))
     assert disturbed.cap > 0.5 * pace.cap
     assert pace.observe(math.inf, 3) == pace == pace.observe(0.0, 3)
 

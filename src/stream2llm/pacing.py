@@ -39,10 +39,10 @@ class DecodePace:
         if not self.factor > 1:
             raise ValueError(f"the ITL factor must be above 1, got {self.factor}; leave it out for no protection")
 
-    @property
-    def context_tokens(self) -> int:
-        """The most context tokens for the next step with decodes; none in a step that is to measure decodes alone."""
-        if self.alone == 0 or self.mixed >= _PROBE:
+    def context_tokens(self, only_decodes: bool = True) -> int:
+        """The most context tokens for the next step with decodes; none in one that is to measure decodes alone, which
+        tells nothing unless there are `only_decodes` besides."""
+        if only_decodes and (self.alone == 0 or self.mixed >= _PROBE):
             return 0
         return int(self.cap)
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
-
 from ownership import check_invariants
 from stepping import MAX_NUM_SEQS, Engine, tokens
 
@@ -81,7 +79,8 @@ class Watch:
             done = request_id in scheduled or request.num_stale_output_tokens or not _remaining(request)
             assert done, (self._step, scheduled)
         versions = {id for id in scheduled if scheduler.streams.is_version(scheduler.requests[id])}
-        assert versions <= {*plan.served}
+        # Every decode is counted; one that has reached its end leaves its token to a stream that runs.
+        assert sum(scheduled[id] for id in versions - {*plan.served}) <= len(before)
         assert len(scheduler.running) <= MAX_NUM_SEQS
         return output
 
@@ -90,15 +89,24 @@ def _remaining(request: Any) -> int:
     return int(request.num_tokens - request.num_computed_tokens)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_every_step_is_as_planned(engine: Engine, seed: int) -> None:
-    rng = random.Random(seed)
+def test_every_step_is_as_planned(engine: Engine) -> None:
     watch = Watch(engine.scheduler)
     stalls = engine.figures["stalls"]
+    for seed in range(4):
+        run_random_history(engine, watch, random.Random(seed))
+        engine.settle()
+    assert watch.plans > 100
+    assert watch.exact > 10
+    assert watch.taken
+    assert watch.parked
+    assert engine.figures["stalls"] == stalls
+
+
+def run_random_history(engine: Engine, watch: Watch, rng: random.Random) -> None:
     streams: dict[str, list[int]] = {}
     asked: list[tuple[str, list[int], int]] = []
     with watch.watching():
-        for number in range(60):
+        for number in range(70):
             op = rng.choice(["open", "open", "append", "append", "replace", "finish", "plain", "step"])
             if op == "open" and len(streams) < 8:
                 streams[f"s{number}"] = tokens(rng, rng.randint(100, 1500))
@@ -115,15 +123,10 @@ def test_every_step_is_as_planned(engine: Engine, seed: int) -> None:
             elif op == "plain":
                 prompt, answer = tokens(rng, rng.randint(1, 1200)), rng.choice([1, 8, 40])
                 asked.append((engine.ask(prompt, max_tokens=answer), prompt, answer))
-            engine.step(rng.randint(0, 3))
+            engine.step(rng.randint(0, 9))
             check_invariants(engine)
         engine.run()
-    assert watch.plans > 20
-    assert watch.exact
-    assert watch.taken
     assert all(len(engine.answer(request)) == answer for request, _, answer in asked)
-    figures = engine.figures
-    assert figures["stalls"] == stalls
     for name in streams:
         engine.close(name)
     for request, prompt, answer in asked[:: max(1, len(asked) // 5)]:

@@ -43,9 +43,10 @@ class Observation:
         self._begun = self._ended = 0.0
         self._count = 0
 
-    def context_tokens(self, decodes: int) -> float:
-        """The most context tokens for the next step."""
-        return self.pace.context_tokens if self.pace is not None and decodes else math.inf
+    def context_tokens(self, decodes: int, only_decodes: bool) -> float:
+        """The most context tokens for the next step, in which so many requests decode; `only_decodes`: and no complete
+        request is prefilled."""
+        return self.pace.context_tokens(only_decodes) if self.pace is not None and decodes else math.inf
 
     @property
     def wanted(self) -> bool:

@@ -247,9 +247,11 @@ class ContextStreams(Scheduler):
         It should not come to this. But a plan is made of numbers that vLLM is free to see otherwise, and an engine that
         waits for ever for blocks that streams hold would be worse than any recompute.
         """
-        waiting = any(request.status in READY for request in self.waiting)
+        waiting = any(request.status in READY and not request.num_stale_output_tokens for request in self.waiting)
+        # Requests whose blocks are being loaded, and sessions that keep their slot, will go on by themselves.
+        busy = self.running or self.kv_holding_waiting or self.num_waiting_for_streaming_input
         holds = self._kept or self.streams.holds_blocks
-        if waiting and not self.running and self._pause_state == PauseState.UNPAUSED and holds:
+        if waiting and not busy and self._pause_state == PauseState.UNPAUSED and holds:
             logger.warning("no request could be scheduled; taking the KV blocks of all context streams")
             self.streams.statistics.stalls += 1
             self._release_all_pins()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import merge
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
     from vllm.v1.core.kv_cache_utils import KVCacheBlock
 
+    from stream2llm.vllm.queue import PolicyQueue
     from stream2llm.vllm.scheduler import ContextStreams
 
 READY = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
@@ -65,8 +66,8 @@ class Survey:
         self._found: dict[str, set[int]] = {}  # by candidate: blocks in the cache that one other alone holds
         self._step_blocks = cdiv(self._extra_tokens, self._block_size) * self._groups
 
-    def plan(self, context_tokens: Callable[[int], float]) -> StepPlan:
-        """The plan of this step. `context_tokens`: for so many decodes, the most that open streams may compute."""
+    def plan(self, context_tokens: Callable[[int, bool], float]) -> StepPlan:
+        """The plan of this step. `context_tokens` tells the most that open streams may compute in it."""
         scheduler = self._scheduler
         versions = scheduler.running_versions
         prefills = [
@@ -77,7 +78,8 @@ class Survey:
         movable = [*prefills, *versions.values()]
         decodes = len(scheduler.running) - len(movable)
         # A policy that treats streams like requests does not hold them back either.
-        cap = context_tokens(decodes) if scheduler.context_policy.complete_first else math.inf
+        only_decodes = not prefills and not scheduler.home
+        cap = context_tokens(decodes, only_decodes) if scheduler.context_policy.complete_first else math.inf
         rough = self._plan(movable, cap, exact=False)
         if not rough.short:
             return StepPlan(rough, False, movable)
@@ -117,22 +119,42 @@ class Survey:
 
     def _running(self, request: Request, exact: bool) -> Candidate:
         stream = self._streams.owner(request)
-        rank = stream.rank if stream is not None else self._scheduler.context_policy.service(self.job(request))
+        if request.skip_reading_prefix_cache:
+            rank = FIRST  # parked, it would have to compute everything again
+        else:
+            rank = stream.rank if stream is not None else self._scheduler.context_policy.service(self.job(request))
         needed = self._needed(request)[0] if exact else self._most_needed(request, request.num_computed_tokens)
         remaining = request.num_tokens - request.num_computed_tokens
         return Candidate(rank, request.request_id, stream is not None, True, self._granted(remaining), needed)
 
     def _waiting(self, exact: bool) -> Iterator[Candidate]:
         """Complete requests that stock admission could get to, in its order."""
-        if self._scheduler._pause_state != PauseState.UNPAUSED:
+        scheduler = self._scheduler
+        if scheduler._pause_state != PauseState.UNPAUSED:
             return
-        for rank, request in self._scheduler.home.ranked():
-            if request.status in READY:
-                yield self._candidate(rank, request, False, exact)
+        versions = scheduler.running_versions
+        beside = (request for request in scheduler.running if request.request_id not in versions)
+        for rank, request in self._not_skipped(scheduler.home, beside):
+            yield self._candidate(rank, request, False, exact)
 
     def _parked(self, exact: bool) -> Iterator[Candidate]:
-        for rank, request in self._scheduler.parked.ranked():
+        for rank, request in self._not_skipped(self._scheduler.parked, self._scheduler.running):
             yield self._candidate(rank, request, True, exact)
+
+    def _not_skipped(self, queue: PolicyQueue, beside: Iterable[Request]) -> Iterator[tuple[Rank, Request]]:
+        """Those whom stock admission does not skip: for a grammar, for output that is still to come, for a LoRA adapter
+        that finds no place `beside` the others."""
+        config = self._scheduler.lora_config
+        loras = {request.lora_request.lora_int_id for request in beside if request.lora_request} if config else set()
+        for rank, request in queue.ranked():
+            if request.status not in READY or (request.num_stale_output_tokens and not request.drop_stale_output):
+                continue
+            if config and request.lora_request:
+                lora = request.lora_request.lora_int_id
+                if lora not in loras and len(loras) >= config.max_loras:
+                    continue
+                loras.add(lora)
+            yield rank, request
 
     def _candidate(self, rank: Rank, request: Request, partial: bool, exact: bool) -> Candidate:
         if exact:
@@ -175,9 +197,11 @@ class Survey:
         )
 
     def held_tokens(self, request: Request) -> int:
-        """Tokens of a waiting request whose blocks are pinned for it."""
+        """Tokens of a waiting request whose blocks are pinned for it: whole blocks, and not the last token."""
         pins = self._scheduler.pins_of(request)
-        return min(pins.tokens, request.num_tokens - 1) if pins is not None else 0
+        if pins is None:
+            return 0
+        return min(pins.tokens, (request.num_tokens - 1) // self._block_size * self._block_size)
 
     # KV blocks
 
@@ -300,7 +324,7 @@ class Survey:
         return (pair for pair in found if pair[1].blocks)
 
     def _may_be_preempted(self, request: Request) -> bool:
-        return bool(self._scheduler._request_blocks_can_be_freed(request))
+        return not request.skip_reading_prefix_cache and bool(self._scheduler._request_blocks_can_be_freed(request))
 
     def _exclusive_blocks(self, request: Request) -> int:
         """The blocks of a running request that nobody else holds."""

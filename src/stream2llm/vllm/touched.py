@@ -86,6 +86,7 @@ TOUCHED: tuple[Touched, ...] = (
             "connector",
             "_pause_state",
             "_inflight_prefills",
+            "lora_config",
             "grammar_compile_error_reqs",
             "scheduler_config",
             "adaptive_long_prefill_threshold",
@@ -180,6 +181,9 @@ TOUCHED: tuple[Touched, ...] = (
             "num_tokens_with_spec",
             "num_prompt_tokens",
             "num_preemptions",
+            "num_stale_output_tokens",
+            "drop_stale_output",
+            "lora_request",
             "arrival_time",
             "priority",
         )
