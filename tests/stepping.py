@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import itertools
 import random
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -163,7 +164,8 @@ def running_engine(model: str, **options: Any) -> Any:
     """An `Engine`, and nothing of it left behind."""
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
-    engine = Engine(model, **options)
+    with _unloaded("llvmlite"):
+        engine = Engine(model, **options)
     try:
         yield engine
     finally:
@@ -173,3 +175,17 @@ def running_engine(model: str, **options: Any) -> Any:
         del engine
         gc.collect()
         cleanup_dist_env_and_memory()
+
+
+@contextmanager
+def _unloaded(package: str) -> Iterator[None]:
+    """The package as if it were not loaded.
+
+    vLLM scans every loaded module for kernels when it makes a model runner, and fails on llvmlite's library objects,
+    which have whatever attribute they are asked for. N-gram speculation loads them.
+    """
+    hidden = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == package}
+    try:
+        yield
+    finally:
+        sys.modules.update(hidden)

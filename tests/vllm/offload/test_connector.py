@@ -211,6 +211,7 @@ def test_copies_are_made_in_a_step_that_computes_nothing(swapping: Swapping, rng
     engine = swapping.engine
     context = tokens(rng, 3 * BLOCK)
     engine.open("s", context)
+    engine.run()
     gone = engine.ask(tokens(rng, 20), max_tokens=50)
     engine.step(4)
     engine.abort(gone)
