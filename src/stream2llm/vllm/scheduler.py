@@ -247,7 +247,12 @@ class ContextStreams(Scheduler):
         It should not come to this. But a plan is made of numbers that vLLM is free to see otherwise, and an engine that
         waits for ever for blocks that streams hold would be worse than any recompute.
         """
-        waiting = any(request.status in READY and not request.num_stale_output_tokens for request in self.waiting)
+        waiting = any(
+            request.status in READY
+            and not request.num_stale_output_tokens
+            and request.request_id not in self.grammar_compile_error_reqs  # it ends with this step
+            for request in self.waiting
+        )
         # Requests whose blocks are being loaded, and sessions that keep their slot, will go on by themselves.
         busy = self.running or self.kv_holding_waiting or self.num_waiting_for_streaming_input
         holds = self._kept or self.streams.holds_blocks
@@ -330,7 +335,8 @@ class ContextStreams(Scheduler):
         else:
             for request in offered:
                 self.home.add_request(request)
-        if step.plan.context_limited and not self.kv_holding_waiting:
+        streams = bool(self.running_versions) or any(self.streams.is_version(request) for request in offered)
+        if step.plan.context_limited and streams and not self.kv_holding_waiting:
             self.max_num_scheduled_tokens -= step.plan.tokens_left
         return offered
 

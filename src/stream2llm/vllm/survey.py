@@ -130,8 +130,6 @@ class Survey:
     def _waiting(self, exact: bool) -> Iterator[Candidate]:
         """Complete requests that stock admission could get to, in its order."""
         scheduler = self._scheduler
-        if scheduler._pause_state != PauseState.UNPAUSED:
-            return
         versions = scheduler.running_versions
         beside = (request for request in scheduler.running if request.request_id not in versions)
         for rank, request in self._not_skipped(scheduler.home, beside):
@@ -144,6 +142,8 @@ class Survey:
     def _not_skipped(self, queue: PolicyQueue, beside: Iterable[Request]) -> Iterator[tuple[Rank, Request]]:
         """Those whom stock admission does not skip: for a grammar, for output that is still to come, for a LoRA adapter
         that finds no place `beside` the others."""
+        if self._scheduler._pause_state != PauseState.UNPAUSED:
+            return
         config = self._scheduler.lora_config
         loras = {request.lora_request.lora_int_id for request in beside if request.lora_request} if config else set()
         for rank, request in queue.ranked():
