@@ -6,7 +6,10 @@ import random
 
 import pytest
 
+from ownership import check_invariants
 from stepping import BLOCK, MAX_NUM_SEQS, Engine, tokens
+from steps import computed, runs
+from stream2llm.costs import Mode
 
 
 def test_more_idle_streams_than_sequence_slots_do_not_delay_a_plain_request(engine: Engine, rng: random.Random) -> None:
@@ -174,3 +177,68 @@ def test_hundreds_of_waiting_streams_do_not_slow_the_planning_down(engine: Engin
     engine.run()
     del survey._needed
     assert 1 <= len(looked_at) <= 64 * (engine.figures["steps"] - steps)
+
+
+def test_a_request_that_shares_its_prefix_with_the_youngest_stream_takes_the_next_ones_memory(
+    engine: Engine, rng: random.Random
+) -> None:
+    """What the youngest holds, the request uses itself: to take it gains nothing. Two blocks are free, it lacks four."""
+    shared = tokens(rng, 58 * BLOCK)
+    sizes = {"oldest": 40, "old": 40, "young": 20}
+    for name, blocks in sizes.items():
+        engine.open(name, tokens(rng, blocks * BLOCK))
+        engine.run()
+    engine.open("youngest", shared)
+    engine.run()
+    assert engine.free_blocks == 2
+    stalls = engine.figures["stalls"]
+    request = engine.ask([*shared, *tokens(rng, 5 * BLOCK)], max_tokens=4)
+    engine.step(3)
+    assert runs(engine, request)
+    held = computed(engine)
+    engine.run()
+    assert engine.figures["stalls"] == stalls
+    assert (held["oldest"], held["old"], held["youngest"]) == (40 * BLOCK, 40 * BLOCK, 58 * BLOCK)
+    assert held["young"] >= 14 * BLOCK
+    assert engine.cached(request) == 58 * BLOCK
+
+
+def test_a_stream_that_waits_for_memory_goes_on_when_the_prefix_cache_is_reset(
+    engine: Engine, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine.scheduler.eviction, "_mode", Mode.OFF)
+    for number in range(4):
+        engine.open(f"s{number}", tokens(rng, 50 * BLOCK))
+        engine.run()
+    assert engine.status("s3")["state"] == "waiting"
+    assert engine.scheduler.reset_prefix_cache()
+    engine.run()
+    assert engine.status("s3")["state"] == "ready"
+
+
+@pytest.mark.parametrize("mode", [Mode.RECOMPUTE, Mode.OFF])
+def test_a_prefill_that_would_have_to_begin_anew_is_not_interrupted(
+    engine: Engine, rng: random.Random, monkeypatch: pytest.MonkeyPatch, mode: Mode
+) -> None:
+    """With prompt log probabilities a request reads nothing from the cache: blocks kept for it would only stand in its
+    own way. The request that comes is shorter, and would go first."""
+    monkeypatch.setattr(engine.scheduler.eviction, "_mode", mode)
+    for name, blocks in {"a": 40, "b": 38}.items():
+        engine.open(name, tokens(rng, blocks * BLOCK))
+        engine.run()
+    before, held = engine.figures, computed(engine)
+    long = engine.ask(tokens(rng, 2000), max_tokens=10, prompt_logprobs=0)
+    engine.step(9)
+    assert runs(engine, long)
+    short = engine.ask(tokens(rng, 30), max_tokens=40)
+    for _ in range(8):
+        engine.step()
+        check_invariants(engine)
+        assert runs(engine, long)
+    assert runs(engine, short)
+    engine.run()
+    assert computed(engine) == held
+    assert {key: engine.figures[key] for key in ("stalls", "parked_complete", "preempted_complete")} == {
+        key: before[key] for key in ("stalls", "parked_complete", "preempted_complete")
+    }
+    assert len(engine.outputs[long].prompt_logprobs) == 2000
