@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from steps import finished, recorded_steps, request, runs
 from stepping import STEP_TOKENS, Engine, tokens
+from steps import finished, recorded_steps, request, runs
 from stream2llm.pacing import DecodePace
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -140,7 +141,7 @@ def test_the_profile_is_corrected_towards_what_steps_take(clock: Clock, ratio: f
     for _ in range(800):
         step(seen, clock, ratio * predicted, {"a": 100, "b": 1}, a=request("a", 300), b=request("b", 51))
         ratios.append(seen.figures()["prefill_correction"])
-    changes = [after - before for before, after in zip(ratios, ratios[1:], strict=False) if after != before]
+    changes = [after - before for before, after in pairwise(ratios) if after != before]
     assert all((change > 0) is (ratio > 1) for change in changes)
     assert len(changes) == 100, "one step of eight is looked at"
     assert ratios[-1] == pytest.approx(ratio, rel=0.02)

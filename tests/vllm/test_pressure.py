@@ -182,7 +182,7 @@ def test_hundreds_of_waiting_streams_do_not_slow_the_planning_down(engine: Engin
 def test_a_request_that_shares_its_prefix_with_the_youngest_stream_takes_the_next_ones_memory(
     engine: Engine, rng: random.Random
 ) -> None:
-    """What the youngest holds, the request uses itself: to take it gains nothing. Two blocks are free, it lacks four."""
+    """What the youngest holds, the request uses itself: to take it gains nothing. It lacks four blocks."""
     shared = tokens(rng, 58 * BLOCK)
     sizes = {"oldest": 40, "old": 40, "young": 20}
     for name, blocks in sizes.items():

@@ -18,6 +18,7 @@ import pytest
 from lora_adapter import RANK, random_adapter
 from ownership import check_invariants
 from stepping import BLOCK, Engine, running_engine, tokens
+from steps import computed, finished, runs
 
 BLOCKS = 65  # 64 blocks of 32 tokens: 2,048 tokens
 COLOURS = ("red", "green", "blue")
@@ -146,6 +147,49 @@ def test_streams_of_more_adapters_than_fit_a_step_are_all_prefilled(
     run(engine)
     for number, (request, context) in enumerate(zip(requests, contexts, strict=True)):
         assert engine.answer(request) == engine.cold(context, lora=adapters[number % 2])
+
+
+def test_a_request_whose_adapter_finds_no_place_holds_up_no_stream(
+    engine: Engine, rng: random.Random, adapters: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits until the other adapter's decode has ended; streams of that adapter could run all along."""
+    monkeypatch.setattr(engine.scheduler.observation, "pace", None)  # so the stream takes few steps on any machine
+    first, second = adapters
+    decode = engine.ask(tokens(rng, 40), max_tokens=100, lora=first)
+    engine.step(4)
+    request = engine.ask(tokens(rng, 50), lora=second)
+    engine.step(2)
+    engine.open("s", tokens(rng, 20 * BLOCK), lora=first)
+    engine.step(12)
+    assert engine.status("s")["state"] == "ready"
+    assert not runs(engine, request)
+    run(engine)
+    assert finished(engine, decode)
+    assert finished(engine, request)
+
+
+def test_nobody_gives_up_memory_for_a_request_whose_adapter_finds_no_place(
+    engine: Engine, rng: random.Random, adapters: list[Any]
+) -> None:
+    first, second = adapters
+    for number in range(2):
+        engine.open(f"s{number}", tokens(rng, 25 * BLOCK), lora=first)
+        run(engine)
+    decode = engine.ask(tokens(rng, 40), max_tokens=60, lora=first)
+    engine.step(4)
+    prompt = tokens(rng, 30 * BLOCK)
+    request = engine.ask(prompt, lora=second)
+    for _ in range(8):
+        engine.step()
+        check_invariants(engine)
+    assert not runs(engine, request)
+    assert not finished(engine, decode)
+    assert computed(engine) == {"s0": 25 * BLOCK, "s1": 25 * BLOCK}
+    run(engine)
+    held = computed(engine)
+    assert held["s0"] == 25 * BLOCK
+    assert held["s1"] < 25 * BLOCK, "no pressure, no test"
+    assert engine.answer(request) == engine.cold(prompt, lora=second)
 
 
 @pytest.mark.parametrize("structure", [by_schema, by_pattern])

@@ -12,6 +12,7 @@ import pytest
 
 from ownership import check_invariants
 from stepping import Engine, running_engine
+from steps import finished
 
 BLOCKS = 33  # 32 blocks of 32 tokens: 1,024 tokens
 WORDS = list(
@@ -100,6 +101,30 @@ def test_no_answer_changes_when_streams_and_requests_are_preempted(engine: Engin
     for request, prompt, length in asked:
         assert len(engine.answer(request)) == length
         assert engine.answer(request) == engine.cold(prompt, **answered(length))
+
+
+@pytest.mark.parametrize("beyond", [1, 2])
+@pytest.mark.parametrize("other", [32, 700])
+def test_an_answer_begins_beside_a_decode_however_little_is_left_to_compute(
+    engine: Engine, beyond: int, other: int
+) -> None:
+    """vLLM admits a request that lacks one token only where it could have drafts too. The decode has drafts in nearly
+    every step; another stream is idle, or is being prefilled."""
+    rng = random.Random(5)
+    context = words(rng, 64)
+    engine.open("s", context)
+    engine.run()
+    decode = engine.ask(words(rng, 200), **answered(300))
+    engine.step(6)
+    engine.open("other", words(rng, other))
+    engine.step(3)
+    final = engine.ask([*context, *words(rng, beyond)], "s", **answered(8))
+    engine.step(3)
+    assert not finished(engine, decode)
+    assert final in engine.outputs
+    engine.abort(decode)
+    engine.run()
+    assert engine.cached(final) == 64
 
 
 @pytest.mark.xfail(strict=True, reason="vLLM 0.32's CPU sampler: drafts of a greedy request beside one that samples")

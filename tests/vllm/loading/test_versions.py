@@ -8,7 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from stepping import Engine, running_engine
+from ownership import check_invariants
+from stepping import BLOCK, Engine, running_engine, tokens
+from steps import computed, finished
 
 BLOCKS = 161
 
@@ -46,5 +48,27 @@ def test_anything_may_happen_while_a_version_is_loading(engine: Engine, steps: i
         assert "error" not in engine.close("s")
     else:
         engine.close("s")
+    engine.run()
+    assert engine.free_blocks == BLOCKS - 1
+
+
+def test_streams_keep_their_blocks_while_all_that_could_run_is_loading(engine: Engine) -> None:
+    """Nothing can be scheduled then, and it is no stall."""
+    rng = random.Random(7)
+    for number in range(2):
+        engine.open(f"s{number}", tokens(rng, 20 * BLOCK))
+        engine.run()
+    stalls = engine.figures["stalls"]
+    requests = [engine.ask(tokens(rng, 1900), max_tokens=4) for _ in range(3)]
+    engine.step()
+    assert len(engine.scheduler.kv_holding_waiting) == 2
+    assert not engine.scheduler.running
+    check_invariants(engine)
+    assert computed(engine) == {"s0": 20 * BLOCK, "s1": 20 * BLOCK}
+    engine.run()
+    assert all(finished(engine, request) for request in requests)
+    assert engine.figures["stalls"] == stalls
+    for number in range(2):
+        engine.close(f"s{number}")
     engine.run()
     assert engine.free_blocks == BLOCKS - 1

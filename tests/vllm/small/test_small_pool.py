@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from ownership import check_invariants
-from stepping import MAX_MODEL_LEN, MAX_NUM_SEQS, Engine, running_engine, tokens
+from stepping import BLOCK, MAX_MODEL_LEN, MAX_NUM_SEQS, Engine, running_engine, tokens
+from steps import computed, finished
 
 BLOCKS = 65  # 64 blocks of 32 tokens: 2,048 tokens
 
@@ -114,3 +115,53 @@ def test_an_answer_preempted_while_it_is_decoded_is_complete(engine: Engine, rng
         assert len(engine.answer(request)) == 250
         assert engine.answer(request) == engine.answer(cold)
         assert engine.outputs[request].outputs[0].text == engine.outputs[cold].outputs[0].text
+
+
+@pytest.fixture
+def longer_prompts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine takes prompts that its KV cache cannot hold. Started with such a maximum length, vLLM refuses to run,
+    as far as it can tell."""
+    monkeypatch.setattr(engine.engine.model_config, "max_model_len", 2 * MAX_MODEL_LEN)
+    monkeypatch.setattr(engine.scheduler, "max_model_len", 2 * MAX_MODEL_LEN)
+
+
+@pytest.mark.usefixtures("longer_prompts")
+@pytest.mark.parametrize("streams", [0, 2])
+@pytest.mark.parametrize("length", [MAX_MODEL_LEN + 1, MAX_MODEL_LEN + 900])
+def test_a_plain_request_larger_than_the_pool_ends_with_an_error_and_nobody_else_notices(
+    engine: Engine, rng: random.Random, length: int, streams: int
+) -> None:
+    """BUGS 16."""
+    for number in range(streams):
+        engine.open(f"s{number}", tokens(rng, 20 * BLOCK))
+    engine.run()
+    stalls = engine.figures["stalls"]
+    prompt = tokens(rng, 100)
+    neighbour = engine.ask(prompt, max_tokens=30)
+    engine.step(4)
+    larger = engine.ask(tokens(rng, length))
+    for _ in range(3):
+        engine.step()
+        check_invariants(engine)
+    assert finished(engine, larger)
+    assert engine.outputs[larger].outputs[0].finish_reason == "error"
+    assert not finished(engine, neighbour)
+    engine.run()
+    assert computed(engine) == {f"s{number}": 20 * BLOCK for number in range(streams)}
+    assert engine.figures["stalls"] == stalls
+    assert engine.answer(neighbour) == engine.cold(prompt, max_tokens=30)
+
+
+@pytest.mark.usefixtures("longer_prompts")
+def test_a_final_request_larger_than_the_pool_leaves_nothing_behind(engine: Engine, rng: random.Random) -> None:
+    """Nobody else runs, and the blocks of its stream go to the one that waits for memory."""
+    contexts = {"s": tokens(rng, 30 * BLOCK), "other": tokens(rng, 20 * BLOCK), "waiting": tokens(rng, 40 * BLOCK)}
+    for name, context in contexts.items():
+        engine.open(name, context)
+        engine.run()
+    assert engine.status("waiting")["state"] == "waiting"
+    larger = engine.ask([*contexts["s"], *tokens(rng, 40 * BLOCK)], "s")
+    engine.run()
+    assert engine.outputs[larger].outputs[0].finish_reason == "error"
+    assert engine.status("s")["state"] == "finished"
+    assert computed(engine) == {"other": 20 * BLOCK, "waiting": 40 * BLOCK}
