@@ -31,6 +31,7 @@ WINDOW = 9  # writes around the fifth and at the end, whose median is taken
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--base-url", help="a running server; left out: one is started")
+    parser.add_argument("--json", action="store_true", help="as all benchmarks; this one prints nothing else")
     parser.add_argument("--api-key")
     parser.add_argument("--chunks", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=3)

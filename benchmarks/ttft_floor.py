@@ -105,6 +105,7 @@ def measure(prompts: int, chunks: int, seed: int) -> dict[str, object]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="as all benchmarks; this one prints nothing else")
     parser.add_argument("--prompts", type=int, default=40)
     parser.add_argument("--chunks", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)

@@ -142,7 +142,8 @@ def left_running(group: int, within_s: float) -> str:
         time.sleep(0.2)
 
 
-OURS = (serving.OURS, ("--host-gib", "0.1", "--preemption", "swap"), {})
+SCHEDULING = ("--policy", "lcas", "--itl-factor", "1.1", "--preemption", "swap")
+OURS = (serving.OURS, ("--host-gib", "0.1", *SCHEDULING), {})
 THROUGH_VLLM = (
     serving.STOCK,
     ("--scheduler-cls", ASYNC_SCHEDULER, "--dtype", "float32", "--block-size", "32"),
