@@ -25,27 +25,27 @@ def paced(
 
 @settings(deadline=None, max_examples=60)
 @given(st.floats(1.05, 2), st.floats(0.004, 0.1), st.floats(2e-5, 2e-3), st.floats(0, 0.1))
-def test_steps_settle_at_the_factor_or_at_one_token(
-    factor: float, alone: float, per_token: float, noise: float
-) -> None:
+def test_steps_stay_within_the_factor(factor: float, alone: float, per_token: float, noise: float) -> None:
     steps = paced(factor, alone, per_token, noise=noise)[300:]
     mean = sum(seconds for _, seconds in steps) / len(steps)
-    assert mean <= alone * factor * (1 + noise) + per_token
-    used = sum(tokens for tokens, _ in steps) / len(steps)
-    allowed = (factor - 1) * alone / per_token
-    assert used >= min(1, allowed) * 0.5
-    if allowed > 4 and noise < 0.02:
-        assert used >= 0.6 * allowed
+    burst = 16 * per_token / 128  # where a single token is too dear, there is one in 128 steps
+    assert mean <= max(alone * factor, alone + burst) * (1 + noise / 5)
+    allowed = (factor - 1) * alone / per_token  # tokens
+    if allowed > 10 and noise < 0.02:
+        assert sum(tokens for tokens, _ in steps) / len(steps) >= 0.3 * allowed
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.floats(0.05, 0.5), st.floats(0.2, 2))
+def test_where_a_token_is_too_dear_streams_go_on_in_fewer_steps_than_a_p99_sees(allowed: float, dear: float) -> None:
+    """A request more in the step costs more than the factor allows, whatever it computes."""
+    steps = paced(1 + allowed, alone=0.01, per_token=1e-5, fixed=0.01 * max(dear, allowed), steps=4000)[1000:]
+    with_context = [tokens for tokens, _ in steps if tokens]
+    assert 0 < len(with_context) < 0.01 * len(steps)
 
 
 def test_where_context_tokens_cost_nothing_the_cap_grows_out_of_the_way() -> None:
     assert paced(1.1, 0.008, 0.0)[-1][0] > 100_000 or paced(1.1, 0.008, 0.0)[-2][0] > 100_000
-
-
-def test_streams_always_get_a_token_however_dear_it_is() -> None:
-    tokens = [tokens for tokens, _ in paced(1.05, 0.005, 0.01)[50:]]
-    assert set(tokens) == {0, 1}
-    assert tokens.count(1) > 0.9 * len(tokens)
 
 
 def test_a_step_that_somebody_else_held_up_changes_little() -> None:
@@ -54,7 +54,7 @@ def test_a_step_that_somebody_else_held_up_changes_little() -> None:
         tokens = int(pace.context_tokens())
         pace = pace.observe(0.01 + 0.0001 * tokens, tokens)
     disturbed = pace.observe(5.0, int(pace.context_tokens()))
-    assert disturbed.cap > 0.5 * pace.cap
+    assert disturbed.cap > 0.4 * pace.cap
     assert pace.observe(math.inf, 3) == pace == pace.observe(0.0, 3)
 
 
