@@ -121,7 +121,7 @@ class ContextStreams(Scheduler):
         super()._preempt_request(request, timestamp, drop_stale_output or version)
         if version:
             self.waiting.remove_request(request)
-            del self.running_versions[request.request_id]
+            self.running_versions.pop(request.request_id, None)
             self.streams.preempted(request)
             self._park(request)
 

@@ -15,7 +15,7 @@ from vllm.v1.request import Request, RequestStatus
 from stream2llm.planner import Budget, Candidate, Plan, Victim, plan
 from stream2llm.policy import Job
 from stream2llm.ranking import FIRST, Rank
-from stream2llm.vllm.streams import Stream
+from stream2llm.vllm.stream import Stream
 
 if TYPE_CHECKING:
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
