@@ -77,21 +77,12 @@ class Watch:
             request = scheduler.requests[request_id]
             # A request whose output of the step under way is still to come cannot go on in this one.
             done = request_id in scheduled or request.num_stale_output_tokens or not _remaining(request)
-            assert done or self._passed_by(request, scheduled), (self._step, scheduled)
+            assert done, (self._step, scheduled)
         versions = {id for id in scheduled if scheduler.streams.is_version(scheduler.requests[id])}
         # Every decode is counted; one that has reached its end leaves its token to a stream that runs.
         assert sum(scheduled[id] for id in versions - {*plan.served}) <= len(before)
         assert len(scheduler.running) <= MAX_NUM_SEQS
         return output
-
-    def _passed_by(self, request: Any, scheduled: Any) -> bool:
-        """Whether it is a version that waits, and a request went on that the plan had put behind it. A policy that may
-        put streams before requests plans that; vLLM serves first what runs."""
-        scheduler, served = self.scheduler, self._step.plan.served
-        if scheduler.context_policy.complete_first or request not in scheduler.parked:
-            return False
-        before = served[: served.index(request.request_id)]
-        return any(other.request_id in scheduled and other.request_id not in before for other in self._step.movable)
 
 
 def _remaining(request: Any) -> int:

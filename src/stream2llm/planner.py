@@ -128,13 +128,13 @@ class _Planning:
     """The state of one planning pass: what is left of the budget, and who was chosen for what."""
 
     __slots__ = (
-        "_admitted", "_blocked", "_blocks", "_budget", "_context", "_later", "_running", "_running_streams", "_served",
+        "_admitted", "_blocked", "_blocks", "_budget", "_context", "_later", "_running", "_running_left", "_served",
         "_short", "_slots", "_stuck", "_tokens", "_tries", "_victims",
     )  # fmt: skip
 
     def __init__(self, running: Sequence[Candidate], victims: _Victims, budget: Budget) -> None:
         self._running = running
-        self._running_streams = sum(candidate.partial for candidate in running)
+        self._running_left = len(running)
         self._later: list[Candidate] = []
         self._budget = budget
         self._tokens, self._slots, self._blocks = budget.tokens, budget.slots, budget.blocks
@@ -169,14 +169,14 @@ class _Planning:
         return self._blocked
 
     def take_up(self, candidate: Candidate) -> None:
-        """Consider the candidates as stock `schedule()` does: streams that run before streams that wait."""
-        if candidate.partial and not candidate.running and self._running_streams:
+        """Consider the candidates as stock `schedule()` serves them: whoever runs before the streams that wait."""
+        if candidate.partial and not candidate.running and self._running_left:
             self._later.append(candidate)
             return
         self._consider(candidate)
-        if candidate.partial and candidate.running:
-            self._running_streams -= 1
-            if not self._running_streams:
+        if candidate.running:
+            self._running_left -= 1
+            if not self._running_left:
                 later, self._later = self._later, []
                 for waiting in later:
                     self._consider(waiting)
