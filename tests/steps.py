@@ -14,14 +14,13 @@ from stepping import Engine
 class StepTokens:
     """Tokens that a step computes: of open streams, and of requests.
 
-    `cap`: what streams were allowed beside decodes (0: no protection); `measuring`: the step could be one without
-    context tokens, to measure decodes alone.
+    `allowed`: what streams may have beside decodes; `beside_prefills`: if a request is prefilled too.
     """
 
     context: int
     requests: int
-    cap: int
-    measuring: bool
+    allowed: float
+    beside_prefills: float
 
 
 @contextmanager
@@ -32,7 +31,7 @@ def recorded_steps(engine: Engine) -> Iterator[list[StepTokens]]:
     steps: list[StepTokens] = []
 
     def recorded(*args: Any) -> Any:
-        pace = scheduler.observation.pace
+        allowed = [scheduler.observation.context_tokens(1, only_decodes) for only_decodes in (True, False)]
         output = schedule(*args)
         versions = [
             count
@@ -40,8 +39,7 @@ def recorded_steps(engine: Engine) -> Iterator[list[StepTokens]]:
             if scheduler.streams.is_version(scheduler.requests[request_id])
         ]
         context = sum(versions)
-        cap, measuring = (int(pace.cap), pace.context_tokens() == 0) if pace is not None else (0, False)
-        steps.append(StepTokens(context, output.total_num_scheduled_tokens - context, cap, measuring))
+        steps.append(StepTokens(context, output.total_num_scheduled_tokens - context, *allowed))
         return output
 
     scheduler.schedule = recorded

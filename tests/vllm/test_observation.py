@@ -99,17 +99,15 @@ def test_the_time_between_steps_is_nobodys(clock: Clock) -> None:
 
 def test_context_tokens_are_told_from_decodes_and_steps_with_a_prefill_tell_nothing_of_either(clock: Clock) -> None:
     seen = observation()
-    step(seen, clock, 0.1, {"a": 1, "b": 1})
+    step(seen, clock, 0.125, {"a": 1, "b": 1})
     before = seen.pace
     assert before is not None
-    step(seen, clock, 0.9, {"a": 1, "b": 90})
-    step(seen, clock, 0.9, {"a": 1, "b": 90, "v1": 10})
-    step(seen, clock, 0.9, {"v1": 10})
+    step(seen, clock, 0.75, {"a": 1, "b": 90})
+    step(seen, clock, 0.75, {"a": 1, "b": 90, "v1": 10})
+    step(seen, clock, 0.75, {"v1": 10})
     assert seen.pace == before
-    step(seen, clock, 0.14, {"a": 1, "b": 1, "v1": 10, "v2": 6})
-    assert seen.pace is not None
-    assert (seen.pace.alone, seen.pace.tokens) == (0.1, 16)
-    assert seen.pace.excess == pytest.approx(0.04)
+    step(seen, clock, 0.25, {"a": 1, "b": 1, "v1": 10, "v2": 6})
+    assert seen.pace == before.observe(0.25, 16) != before
 
 
 @pytest.mark.parametrize(("spec_tokens", "told"), [(0, False), (3, False), (4, True)])
@@ -120,15 +118,19 @@ def test_a_decode_may_verify_drafts(clock: Clock, spec_tokens: int, told: bool) 
     assert (seen.pace.alone == 0.1) is told
 
 
-def test_streams_are_held_back_only_beside_decodes(clock: Clock) -> None:
+def test_streams_are_held_back_only_beside_decodes_and_more_where_their_tokens_cost_more(clock: Clock) -> None:
     seen = observation()
     assert seen.context_tokens(0, True) == math.inf
     assert seen.context_tokens(2, True) == 0, "decodes alone are to be measured first"
     assert seen.context_tokens(2, False) == 16
-    step(seen, clock, 0.1, {"a": 1})
-    assert seen.context_tokens(2, True) == 16
-    step(seen, clock, 0.2, {"a": 1, "v": 10})  # 10 tokens take 0.1 s, where half of that is allowed
-    assert seen.context_tokens(2, True) == 5
+    for _ in range(20):
+        step(seen, clock, 0.125, {"a": 1})
+    allowed = [seen.context_tokens(2, True)]
+    for _ in range(3):
+        step(seen, clock, 0.25, {"a": 1, "v": 16})
+        allowed.append(seen.context_tokens(2, True))
+    assert allowed == sorted(allowed, reverse=True)
+    assert 0 < allowed[-1] < allowed[0] < math.inf
     assert observation(factor=None).context_tokens(2, True) == math.inf
 
 
