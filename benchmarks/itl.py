@@ -8,9 +8,10 @@ writes    the same with empty chunks: as many writes and a stream table as large
 
 `ratio_p99` and `ratio_p50` are `streams` over `base`, of the gaps between events as the client reads them.
 `engine_ratio_*` are the same from the server's own histogram, whose timestamps are the engine core's, which has its
-cores for itself: all but one. `writes_*` are `writes` over `base`: how much of it is not prefill. The least and the greatest ratio are over the rounds. `base_halves_*` is the second half
-of the `base` blocks over the first: a ratio no further from 1 than that means nothing. On a machine too busy the
-API server hands several tokens over at once: the client's P50 is then near zero, and only the engine's figures count.
+cores for itself: all but one. `writes_*` are `writes` over `base`: how much of it is not prefill. The least and the
+greatest ratio are over the rounds. `base_halves_*` is the second half of the `base` blocks over the first: a ratio no
+further from 1 than that means nothing. On a machine too busy the API server hands several tokens over at once: the
+client's P50 is then near zero, and only the engine's figures count.
 
     python -m benchmarks.itl --json --serve-option "--itl-factor 1.1"
 
