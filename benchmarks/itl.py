@@ -241,7 +241,9 @@ async def histogram(client: httpx.AsyncClient) -> dict[float, float]:
 
 async def measure(base_url: str, link: Connection, arguments: argparse.Namespace) -> list[list[Block]]:
     """Rounds of one block for each arm; a first round, which warms up, is left out."""
-    async with httpx.AsyncClient(base_url=base_url, timeout=120) as client:
+    # A connection that has been idle for as long as the server keeps one is not used again: it may be closing it.
+    limits = httpx.Limits(keepalive_expiry=2)
+    async with httpx.AsyncClient(base_url=base_url, timeout=120, limits=limits) as client:
         rounds = []
         for number in range(-1, arguments.rounds):
             blocks = [await measure_block(client, link, arm, arguments) for arm in ORDERS[number % 2]]

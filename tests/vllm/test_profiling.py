@@ -92,7 +92,7 @@ def test_the_server_finds_the_profile_by_itself(
 def test_it_is_the_profile_of_this_machine_model_and_engine(found: CostProfile, engine: Engine, model: str) -> None:
     assert found.subject == subject_of(engine.engine.vllm_config)
     assert found.subject.model == Path(model).name
-    assert found.subject.hardware.endswith(f"{os.cpu_count()} threads")
+    assert found.subject.hardware.endswith(f"{os.environ['OMP_NUM_THREADS']} threads")
     assert found.subject.engine.startswith("vllm 0.")
     assert (found.subject.dtype, found.subject.block_size) == ("float32", 32)
 
