@@ -123,13 +123,10 @@ def longer_prompts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine takes prompts that its KV cache cannot hold. Started with such a maximum length, vLLM refuses to run,
     as far as it can tell."""
     monkeypatch.setattr(engine.engine.model_config, "max_model_len", 2 * MAX_MODEL_LEN)
-    renderer = engine.engine.input_processor.renderer
     # The renderer remembers the limit once it has been asked for it.
-    monkeypatch.setattr(
-        renderer,
-        "default_cmpl_tok_params",
-        replace(renderer.default_cmpl_tok_params, max_total_tokens=2 * MAX_MODEL_LEN),
-    )
+    renderer = engine.engine.input_processor.renderer
+    limits = replace(renderer.default_cmpl_tok_params, max_total_tokens=2 * MAX_MODEL_LEN)
+    monkeypatch.setattr(renderer, "default_cmpl_tok_params", limits)
     monkeypatch.setattr(engine.scheduler, "max_model_len", 2 * MAX_MODEL_LEN)
 
 
