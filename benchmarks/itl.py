@@ -7,8 +7,8 @@ streams   a process of its own keeps 32 streams open and appends a chunk to each
 writes    the same with empty chunks: as many writes and a stream table as large, but nothing to prefill
 
 `ratio_p99` and `ratio_p50` are `streams` over `base`, of the gaps between events as the client reads them.
-`engine_ratio_*` are the same from the server's own histogram, whose timestamps are the engine core's, which has its
-cores for itself: all but one. `writes_*` are `writes` over `base`: how much of it is not prefill. The least and the
+`engine_ratio_*` are the same from the server's own histogram, whose timestamps are the engine core's: client and HTTP
+count only as far as they take cores from the engine, which is left all but one. `writes_*` are `writes` over `base`: how much of it is not prefill. The least and the
 greatest ratio are over the rounds. `base_halves_*` is the second half of the `base` blocks over the first: a ratio no
 further from 1 than that means nothing. On a machine too busy the API server hands several tokens over at once: the
 client's P50 is then near zero, and only the engine's figures count.
@@ -34,11 +34,9 @@ import re
 import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -106,7 +104,11 @@ class Decodes:
             async for line in response.aiter_lines():
                 if line.startswith("data: {"):
                     events.append((time.perf_counter(), line))
-        raise RuntimeError("a completion ended within its block; give --max-model-len more or --seconds less")
+        last = events[-2:] and events[-1][1][:300]
+        raise RuntimeError(
+            f"a completion ended within its block after {len(events)} events; give --max-model-len more or --seconds less "
+            f"({last})"
+        )
 
     async def further(self, count: int) -> None:
         """Wait until each has so many events more than now."""
@@ -339,26 +341,6 @@ def engine_cores(count: int) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(len(cores)), "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores))}
 
 
-def give_the_engine_its_cores(server: int, count: int) -> None:
-    """Let nothing but the engine-core process run on the engine's cores, nor it elsewhere: what HTTP costs is no matter
-    of scheduling. Of the server's processes (Linux) and of this one, whose children inherit it."""
-    cores = sorted(os.sched_getaffinity(0))
-    if count >= len(cores):
-        return
-    group = os.getpgid(server)
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        with suppress(ProcessLookupError, FileNotFoundError, PermissionError):
-            pid = int(entry.name)
-            if os.getpgid(pid) != group:
-                continue
-            engine = b"EngineCore" in (entry / "cmdline").read_bytes()
-            for thread in (entry / "task").iterdir():
-                os.sched_setaffinity(int(thread.name), cores[:count] if engine else cores[count:])
-    os.sched_setaffinity(0, cores[count:])
-
-
 def setting(arguments: argparse.Namespace) -> dict[str, Any]:
     own = {
         "model": arguments.model or "tiny random-weight model",
@@ -398,7 +380,6 @@ def main() -> None:
         options = server_options(arguments)
         model, environ = arguments.model or tiny_model(), engine_cores(arguments.engine_cores)
         with serving.running_server(serving.OURS, model, *options, environ=environ) as server:
-            give_the_engine_its_cores(server.process.pid, arguments.engine_cores)
             rounds = measure_server(server.base_url, arguments)
     result = {"benchmark": "itl", **setting(arguments), **report(rounds)}
     if arguments.json:
