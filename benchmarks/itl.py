@@ -8,10 +8,10 @@ writes    the same with empty chunks: as many writes and a stream table as large
 
 `ratio_p99` and `ratio_p50` are `streams` over `base`, of the gaps between events as the client reads them.
 `engine_ratio_*` are the same from the server's own histogram, whose timestamps are the engine core's: client and HTTP
-count only as far as they take cores from the engine, which is left all but one. `writes_*` are `writes` over `base`: how much of it is not prefill. The least and the
-greatest ratio are over the rounds. `base_halves_*` is the second half of the `base` blocks over the first: a ratio no
-further from 1 than that means nothing. On a machine too busy the API server hands several tokens over at once: the
-client's P50 is then near zero, and only the engine's figures count.
+count only as far as they take cores from the engine, which is left all but one. `writes_*` are `writes` over `base`:
+how much of it is not prefill. The least and the greatest ratio are over the rounds. `base_halves_*` is the second half
+of the `base` blocks over the first: a ratio no further from 1 than that means nothing. On a machine too busy the
+API server hands several tokens over at once: the client's P50 is then near zero, and only the engine's figures count.
 
     python -m benchmarks.itl --json --serve-option "--itl-factor 1.1"
 
@@ -104,10 +104,8 @@ class Decodes:
             async for line in response.aiter_lines():
                 if line.startswith("data: {"):
                     events.append((time.perf_counter(), line))
-        last = events[-2:] and events[-1][1][:300]
         raise RuntimeError(
-            f"a completion ended within its block after {len(events)} events; give --max-model-len more or --seconds less "
-            f"({last})"
+            f"a completion ended within its block after {len(events)} events; give --max-model-len more or --seconds less"
         )
 
     async def further(self, count: int) -> None:
