@@ -105,7 +105,7 @@ class Decodes:
                 if line.startswith("data: {"):
                     events.append((time.perf_counter(), line))
         raise RuntimeError(
-            f"a completion ended within its block after {len(events)} events; give --max-model-len more or --seconds less"
+            f"a completion ended within its block after {len(events)} events; more --max-model-len or less --seconds"
         )
 
     async def further(self, count: int) -> None:
