@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import random
 import sys
 import time
@@ -164,6 +165,7 @@ def running_engine(model: str, **options: Any) -> Any:
     """An `Engine`, and nothing of it left behind."""
     from vllm.distributed.parallel_state import cleanup_dist_env_and_memory
 
+    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     with _unloaded("llvmlite"):
         engine = Engine(model, **options)
     try:
@@ -175,6 +177,16 @@ def running_engine(model: str, **options: Any) -> Any:
         del engine
         gc.collect()
         cleanup_dist_env_and_memory()
+        os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
+
+
+@contextmanager
+def left_empty(engine: Engine, free_blocks: int) -> Iterator[None]:
+    """An empty engine; whatever is done to it, every KV block must be free again once its streams are closed."""
+    assert engine.free_blocks == free_blocks
+    yield
+    engine.settle()
+    assert engine.free_blocks == free_blocks, "KV blocks leaked"
 
 
 @contextmanager

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from stepping import Engine, running_engine
+from stepping import Engine, left_empty, running_engine
 
 BLOCKS = 161  # 160 blocks of 32 tokens: 5,120 tokens
 
@@ -18,11 +17,9 @@ HOST_BLOCKS = 120  # less than what is evicted in some tests
 @pytest.fixture(scope="package", params=["asynchronous", "synchronous", "swapping"])
 def shared_engine(request: pytest.FixtureRequest, model: str) -> Iterator[Engine]:
     """The engine of this package's tests: with and without asynchronous scheduling, and with a small host tier."""
-    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     options = host_tier_options() if request.param == "swapping" else {}
     with running_engine(model, asynchronous=request.param != "synchronous", blocks=BLOCKS, **options) as engine:
         yield engine
-    os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
 
 
 def host_tier_options() -> dict[str, Any]:
@@ -46,8 +43,5 @@ def rng() -> random.Random:
 @pytest.fixture
 def engine(shared_engine: Engine) -> Iterator[Engine]:
     """An empty engine; whatever the test did, every KV block must be free again once its streams are closed."""
-    free = shared_engine.free_blocks
-    assert free == BLOCKS - 1
-    yield shared_engine
-    shared_engine.settle()
-    assert shared_engine.free_blocks == free, "KV blocks leaked"
+    with left_empty(shared_engine, BLOCKS - 1):
+        yield shared_engine

@@ -279,19 +279,16 @@ class Survey:
     def _victims(self) -> Iterator[Victim]:
         if not self._scheduler.eviction.allowed:
             return
-        if self._scheduler.context_policy.complete_first:
-            yield from self._stream_victims()
+        policy = self._scheduler.context_policy
+        if policy.complete_first:
+            yield from (victim for _, victim in self._stream_victims())
             yield from (victim for _, victim in self._complete_victims())
         else:
-            giving = self._scheduler.context_policy.giving
-            streams = ((giving(self._streams[stream_of].job), victim) for stream_of, victim in self._named_victims())
+            streams = ((policy.giving(stream.job), victim) for stream, victim in self._stream_victims())
             yield from (victim for _, victim in merge(streams, self._complete_victims()))
 
-    def _stream_victims(self) -> Iterator[Victim]:
-        yield from (victim for _, victim in self._named_victims())
-
-    def _named_victims(self) -> Iterator[tuple[str, Victim]]:
-        """Open streams that hold blocks, and who they are."""
+    def _stream_victims(self) -> Iterator[tuple[Stream, Victim]]:
+        """Open streams that hold blocks, in the order of giving up."""
         for stream in self._streams.giving:
             live = stream.live
             blocks = stream.pins.exclusive_blocks
@@ -301,7 +298,7 @@ class Survey:
                 blocks += self._exclusive_blocks(live)
             if blocks:
                 id = live.request_id if live is not None else idle_id(stream)
-                yield stream.state.id, Victim(stream.rank, id, blocks)
+                yield stream, Victim(stream.rank, id, blocks)
 
     def _complete_victims(self) -> Iterator[tuple[Rank, Victim]]:
         """Complete requests that hold blocks, in the order of giving up; the first of those that run gives up nothing,
@@ -314,11 +311,12 @@ class Survey:
         for request, blocks in holders:
             job = self.job(request)
             found.append((policy.giving(job), Victim(policy.service(job), request.request_id, blocks, False)))
-        jobs = sorted(((policy.giving(job), number) for number, job in enumerate(map(self.job, running))))
-        for giving, number in jobs[:-1]:
+        jobs = [self.job(request) for request in running]
+        ranks = sorted((policy.giving(job), number) for number, job in enumerate(jobs))
+        for giving, number in ranks[:-1]:
             request = running[number]
             if self._may_be_preempted(request):
-                rank = policy.service(self.job(request)) if policy.preempts_running else FIRST
+                rank = policy.service(jobs[number]) if policy.preempts_running else FIRST
                 found.append((giving, Victim(rank, request.request_id, self._exclusive_blocks(request), False)))
         found.sort(key=lambda pair: pair[0])
         return (pair for pair in found if pair[1].blocks)

@@ -7,7 +7,6 @@ Requests without an adapter are never in one step with others here: vLLM's CPU k
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ import pytest
 
 from lora_adapter import RANK, random_adapter
 from ownership import check_invariants
-from stepping import BLOCK, Engine, running_engine, tokens
+from stepping import BLOCK, Engine, left_empty, running_engine, tokens
 from steps import computed, finished, runs
 
 BLOCKS = 65  # 64 blocks of 32 tokens: 2,048 tokens
@@ -50,7 +49,6 @@ def freely() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def shared(model: str) -> Iterator[Engine]:
-    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     options: dict[str, Any] = {
         "enable_lora": True,
         "max_loras": 1,
@@ -64,15 +62,12 @@ def shared(model: str) -> Iterator[Engine]:
     }
     with running_engine(model, asynchronous=True, blocks=BLOCKS, **options) as engine:
         yield engine
-    os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
 
 
 @pytest.fixture
 def engine(shared: Engine) -> Iterator[Engine]:
-    assert shared.free_blocks == BLOCKS - 1
-    yield shared
-    shared.settle()
-    assert shared.free_blocks == BLOCKS - 1, "KV blocks leaked"
+    with left_empty(shared, BLOCKS - 1):
+        yield shared
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@ preempted. Greedy answers stay a cold engine's. (vLLM drafts n-grams on the CPU 
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from ownership import check_invariants
-from stepping import Engine, running_engine
+from stepping import Engine, left_empty, running_engine
 from steps import finished
 
 BLOCKS = 33  # 32 blocks of 32 tokens: 1,024 tokens
@@ -22,20 +21,16 @@ WORDS = list(
 
 @pytest.fixture(scope="module")
 def shared(model: str) -> Iterator[Engine]:
-    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     drafts = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
     options: dict[str, Any] = {"speculative_config": drafts, "max_model_len": 768}
     with running_engine(model, asynchronous=False, blocks=BLOCKS, **options) as engine:
         yield engine
-    os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
 
 
 @pytest.fixture
 def engine(shared: Engine) -> Iterator[Engine]:
-    assert shared.free_blocks == BLOCKS - 1
-    yield shared
-    shared.settle()
-    assert shared.free_blocks == BLOCKS - 1, "KV blocks leaked"
+    with left_empty(shared, BLOCKS - 1):
+        yield shared
 
 
 def words(rng: random.Random, count: int) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator
 
@@ -19,13 +18,11 @@ BLOCKS = 161
 def engine(model: str) -> Iterator[Engine]:
     from vllm.config import KVTransferConfig
 
-    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     connector = KVTransferConfig(
         kv_connector="LoadingConnector", kv_role="kv_both", kv_connector_module_path="loading_connector"
     )
     with running_engine(model, asynchronous=True, blocks=BLOCKS, kv_transfer_config=connector) as engine:
         yield engine
-    os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
 
 
 @pytest.mark.parametrize("steps", range(1, 6))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import queue
 import threading
 import time
@@ -222,13 +221,11 @@ class SwappingEngine:
 def swapping_engine(model: str, asynchronous: bool, transfer: dict[str, Any]) -> Iterator[SwappingEngine]:
     from vllm.config import KVTransferConfig
 
-    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     config = KVTransferConfig(**transfer)
     with running_engine(model, asynchronous=asynchronous, blocks=BLOCKS, kv_transfer_config=config) as engine:
         yield SwappingEngine(engine)
         # It shuts the engine down once more when it is collected, and then ends what the next engine has started.
         engine.engine.engine_core._finalizer.detach()
-    os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING")
 
 
 OURS = {

@@ -3,14 +3,13 @@ other tests of this package have the default policy.)"""
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator
 
 import pytest
 
 from plans import Watch, run_random_history
-from stepping import Engine, running_engine
+from stepping import Engine, left_empty, running_engine
 from stream2llm.policy import DEFAULT_POLICY, names
 
 BLOCKS = 161  # 160 blocks of 32 tokens: 5,120 tokens
@@ -18,20 +17,16 @@ BLOCKS = 161  # 160 blocks of 32 tokens: 5,120 tokens
 
 @pytest.fixture(scope="module", params=sorted({*names()} - {DEFAULT_POLICY}))
 def shared(request: pytest.FixtureRequest, model: str) -> Iterator[Engine]:
-    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     chosen = {"stream2llm": {"policy": request.param}}
     with running_engine(model, asynchronous=True, blocks=BLOCKS, additional_config=chosen) as engine:
         assert engine.figures["policy"] == request.param
         yield engine
-    os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
 
 
 @pytest.fixture
 def engine(shared: Engine) -> Iterator[Engine]:
-    assert shared.free_blocks == BLOCKS - 1
-    yield shared
-    shared.settle()
-    assert shared.free_blocks == BLOCKS - 1, "KV blocks leaked"
+    with left_empty(shared, BLOCKS - 1):
+        yield shared
 
 
 def test_every_step_is_as_planned(engine: Engine) -> None:

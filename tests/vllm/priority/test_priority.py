@@ -3,14 +3,13 @@ streams come after every request, whatever its priority."""
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator
 
 import pytest
 
 from ownership import check_invariants
-from stepping import BLOCK, MAX_MODEL_LEN, Engine, running_engine, tokens
+from stepping import BLOCK, MAX_MODEL_LEN, Engine, left_empty, running_engine, tokens
 from steps import computed, finished, request, runs
 
 BLOCKS = 161  # 160 blocks of 32 tokens: 5,120 tokens
@@ -18,18 +17,14 @@ BLOCKS = 161  # 160 blocks of 32 tokens: 5,120 tokens
 
 @pytest.fixture(scope="module")
 def shared(model: str) -> Iterator[Engine]:
-    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     with running_engine(model, asynchronous=True, blocks=BLOCKS, scheduling_policy="priority") as engine:
         yield engine
-    os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
 
 
 @pytest.fixture
 def engine(shared: Engine) -> Iterator[Engine]:
-    assert shared.free_blocks == BLOCKS - 1
-    yield shared
-    shared.settle()
-    assert shared.free_blocks == BLOCKS - 1, "KV blocks leaked"
+    with left_empty(shared, BLOCKS - 1):
+        yield shared
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from ownership import check_invariants
-from stepping import BLOCK, MAX_MODEL_LEN, MAX_NUM_SEQS, Engine, running_engine, tokens
+from stepping import BLOCK, MAX_MODEL_LEN, MAX_NUM_SEQS, Engine, left_empty, running_engine, tokens
 from steps import computed, finished
 
 BLOCKS = 65  # 64 blocks of 32 tokens: 2,048 tokens
@@ -18,18 +17,14 @@ BLOCKS = 65  # 64 blocks of 32 tokens: 2,048 tokens
 
 @pytest.fixture(scope="module", params=["asynchronous", "synchronous"])
 def shared(request: pytest.FixtureRequest, model: str) -> Iterator[Engine]:
-    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     with running_engine(model, asynchronous=request.param == "asynchronous", blocks=BLOCKS) as engine:
         yield engine
-    os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
 
 
 @pytest.fixture
 def engine(shared: Engine) -> Iterator[Engine]:
-    assert shared.free_blocks == BLOCKS - 1
-    yield shared
-    shared.settle()
-    assert shared.free_blocks == BLOCKS - 1, "KV blocks leaked"
+    with left_empty(shared, BLOCKS - 1):
+        yield shared
 
 
 @pytest.fixture
