@@ -19,7 +19,7 @@ _GROWTH = 1.5  # the most by which the cap grows at once
 _MOST = float(1 << 20)  # no step computes more
 _FIRST = 8  # steps of decodes alone before context tokens join them
 _PROBE = 32  # every so many steps one goes without context tokens, to know what decodes alone take
-_RARE = 128  # where a single token is too dear, one step in so many computes `_BURST`: fewer than a P99 sees
+_RARE = 512  # where a single token is too dear, one step in so many computes `_BURST`: far fewer than a P99 sees
 _BURST_WEIGHT = 0.3  # of such a step: there are few of them
 _BURST = 16  # also what must fit before every step computes some again: one token costs nearly as much as a few
 
