@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stream2llm.demo.crawler import Page
+from stream2llm.crawl.page import Page
 from stream2llm.demo.prompt import OPENING, Prompt
 
 

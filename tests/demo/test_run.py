@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 import serving
-
-from .web_site import serving_site
+from web_site import serving_site
 
 COMMAND = [str(Path(sys.executable).with_name("stream2llm")), "demo"]
 FIGURES = {"ttft_wait_s", "ttft_stream_s", "speedup", "answers_equal", "pages", "prompt_tokens"}

@@ -14,7 +14,7 @@ import httpx
 
 from stream2llm.client import AsyncAnswerStream, AsyncClient, AsyncContextStream, Stream2LLMError
 from stream2llm.client.errors import error_from
-from stream2llm.demo.crawler import Page
+from stream2llm.crawl.page import Page
 from stream2llm.demo.prompt import OPENING, Prompt
 
 POLL_SECONDS = 0.2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stream2llm.demo.crawler import Page
+from stream2llm.crawl.page import Page
 
 OPENING = "Here are pages of documentation."
 

@@ -12,8 +12,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from stream2llm.crawl.crawler import Crawler
+from stream2llm.crawl.fetcher import fetching
+from stream2llm.crawl.page import MEDIAN_GAP, Latency, Limits, Page
+from stream2llm.crawl.politeness import Politeness
+from stream2llm.crawl.ranking import WordOverlap
 from stream2llm.demo.arms import Arms, Asked, replay
-from stream2llm.demo.crawler import MEDIAN_GAP, Crawler, Latency, Limits, Page
 from stream2llm.demo.prompt import Prompt
 from stream2llm.demo.server import served_model, started_server
 from stream2llm.demo.site import pydoc_site
@@ -83,12 +87,10 @@ def run(options: Options, console: Console) -> Outcome:
         if start is None:
             start = stack.enter_context(pydoc_site()) + START_PAGE
             latency = Latency(options.seed, MEDIAN_GAP * options.delay)
-        limits = Limits(pages=options.pages, interval=0.0 if options.url is None else POLITE_SECONDS)
-        crawler = Crawler(start, options.question, limits, latency)
         url = server.rstrip("/").removesuffix("/v1")
         prompt = Prompt(options.question, options.page_characters)
         arms = Arms(url, served_model(url, options.api_key), prompt, api_key=options.api_key)
-        return asyncio.run(_compare(arms, crawler, options, latency.median, console))
+        return asyncio.run(_compare(arms, start, options, latency, console))
 
 
 @contextmanager
@@ -102,20 +104,24 @@ def _own_server(model: str, console: Console) -> Iterator[str]:
         yield url
 
 
-async def _compare(arms: Arms, crawler: Crawler, options: Options, latency: float, console: Console) -> Outcome:
+async def _compare(arms: Arms, start: str, options: Options, latency: Latency, console: Console) -> Outcome:
+    limits = Limits(pages=options.pages)
+    politeness = Politeness(0.0 if options.url is None else POLITE_SECONDS)
     console.print("Warming up ...")
     await arms.warm_up()
-    added = f" (a median of {latency:.2g} s is added to each fetch from loopback)" if latency else ""
+    added = f" (a median of {latency.median:.2g} s is added to each fetch from loopback)" if latency.median else ""
     console.print(f"\n[bold]1. Streaming[/]: each page is sent as it comes{added}")
-    with Timeline(console, options.pages, streams=True).shown() as view:
-        streamed = await arms.stream(_some(crawler), view)
+    async with fetching(limits, politeness, latency) as fetcher:
+        crawler = Crawler(start, WordOverlap(options.question), fetcher, limits)
+        with Timeline(console, options.pages, streams=True).shown() as view:
+            streamed = await arms.stream(_some(crawler), view)
     for address, reason in crawler.skipped:
         console.print(f"  left out: {escape(address)}: {escape(reason)}", style="dim")
     console.print(f"\n[bold]Question[/]: {escape(options.question)}\n[bold]Answer[/]: {escape(streamed.answer)}")
     console.print("\n[bold]2. Waiting[/]: the same pages at the same times, sent when all are there")
     with Timeline(console, options.pages, streams=False).shown() as view:
         waited = await arms.wait(replay(streamed.pages), view)
-    outcome = Outcome(streamed, waited, latency)
+    outcome = Outcome(streamed, waited, latency.median)
     if not outcome.answers_equal:
         console.print(f"\n[bold]Answer[/]: {escape(waited.answer)}")
     console.print()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from stream2llm.demo.crawler import Page
+from stream2llm.crawl.page import Page
 
 
 class Timeline:

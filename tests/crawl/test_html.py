@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stream2llm.demo.html import Link, normalized, read_document, site_of
+from stream2llm.crawl.html import Link, normalized, read_document, site_of
 
 PAGE = b"""<html><head><title> A  page </title></head><body>
 <article><p>The main text of this page stands here.</p>
