@@ -44,13 +44,13 @@ class LogNormalPieces:
 
 
 class Counts:
-    """The quantile function of a number from 1 to `largest`: one more than a negative binomial one.
+    """The quantile function of a number from `smallest` to `largest`: above the smallest it is negative binomial.
 
     `dispersion`: the smaller, the more the numbers vary; from 1000 on it is a Poisson distribution.
     """
 
-    def __init__(self, mean: float, largest: int, dispersion: float) -> None:
-        more = mean - 1
+    def __init__(self, mean: float, smallest: int, largest: int, dispersion: float) -> None:
+        more = mean - smallest
         success = dispersion / (dispersion + more)
         masses = [
             math.exp(
@@ -60,12 +60,13 @@ class Counts:
                 + dispersion * math.log(success)
                 + k * math.log1p(-success)
             )
-            for k in range(largest)
+            for k in range(largest - smallest + 1)
         ]
+        self._smallest = smallest
         self._up_to = [mass / math.fsum(masses) for mass in accumulate(masses)]
 
     def __call__(self, probability: float) -> int:
-        return min(bisect_left(self._up_to, probability), len(self._up_to) - 1) + 1
+        return self._smallest + min(bisect_left(self._up_to, probability), len(self._up_to) - 1)
 
 
 def divided(total: int, weights: Sequence[float]) -> list[int]:

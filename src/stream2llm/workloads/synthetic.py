@@ -1,5 +1,9 @@
 """Synthetic traces with the paper's published marginals, by seed. Content is token counts.
 
+Timelines are those of the paper's replay. A crawl: a search, which is the first chunk and opens the context, then a
+page at a time. A vector search: each candidate pool is handed over when the time for which it was the best is over, so
+the last pool comes with the end of the search, seconds after the one before.
+
 What is published: gaps between chunks, chunks per query, tokens and seconds per query (`marginals`). What is not, and
 is a model here: how tokens are shared among pieces, how chunks and tokens are correlated, how a candidate pool changes,
 and the smallest and largest totals. docs/traces.md lists it all.
@@ -8,7 +12,7 @@ and the smallest and largest totals. docs/traces.md lists it all.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import assert_never
@@ -31,51 +35,56 @@ NEWCOMERS = 1
 class Model:
     """What is not published of a workload, chosen so that the published means come out.
 
-    `tokens`, `duration_s`: smallest and largest. `dispersion` of the chunks per query: it gives the published medians
-    and makes the published maxima likely. `spread`: standard deviation of the logarithm of a piece's length, relative
-    to the others. `lead`: share of the search before the first page in the time to that page. `soonest_s`: shortest
-    time to the first chunk.
+    `chunks`: the fewest; a crawl without a page has no context and is left out, as in the paper's replay. `dispersion`
+    of the chunks: it gives the published medians and makes the published maxima likely. `tokens`, `duration_s`:
+    smallest and largest. `least_s`: the least of a duration that is left for the search before a crawl, or for the time
+    before the last pool. `spread`: standard deviation of the logarithm of a piece's length, relative to the others.
     """
 
+    chunks: int
+    dispersion: float
     tokens: tuple[float, float]
     duration_s: tuple[float, float]
-    dispersion: float
+    least_s: float
     spread: float
-    lead: float
-    soonest_s: float
 
 
 MODELS: dict[Workload, Model] = {
-    "crawler": Model((500, 60_000), (2.0, 30.0), dispersion=1000, spread=1.0, lead=0.5, soonest_s=0.2),
-    "anns": Model((4_000, 60_000), (1.2, 17.0), dispersion=2, spread=0.5, lead=0.0, soonest_s=0.5),
+    "crawler": Model(2, 1000, (500, 60_000), (2.0, 30.0), least_s=0.2, spread=1.0),
+    "anns": Model(1, 2, (4_000, 60_000), (1.2, 17.0), least_s=0.5, spread=0.5),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class _Timeline:
-    """Seconds to the first chunk, and between each two after it."""
+    """`gaps_s` between the chunks, and what else there is of the query's duration."""
 
-    first_s: float
     gaps_s: tuple[float, ...]
+    rest_s: float
+
+    @property
+    def chunks(self) -> int:
+        return len(self.gaps_s) + 1
 
 
 @dataclass(frozen=True, slots=True)
-class _Contexts:
-    """`steps`: the pieces after each operation, by number, or only the new ones. `weights`: relative lengths."""
+class _Draft:
+    """A query without its length. `steps`: the pieces of each operation, by number; `weights`: their lengths, relative.
 
+    `final`: the pieces of the final context.
+    """
+
+    lead_s: float
     op: Kind
+    gaps_s: tuple[float, ...]
     steps: tuple[tuple[int, ...], ...]
+    final: tuple[int, ...]
     weights: tuple[float, ...]
-
-    @property
-    def last(self) -> tuple[int, ...]:
-        """The pieces of the final context."""
-        return self.steps[-1] if self.op is Kind.REPLACE else tuple(range(len(self.weights)))
 
     @property
     def weight(self) -> float:
         """Of the final context."""
-        return sum(self.weights[number] for number in self.last)
+        return sum(self.weights[number] for number in self.final)
 
 
 def queries(workload: Workload, count: int, seed: int) -> Iterator[Query]:
@@ -92,33 +101,27 @@ def queries(workload: Workload, count: int, seed: int) -> Iterator[Query]:
 
 
 def _queries(workload: Workload, count: int, draws: random.Random) -> Iterator[Query]:
-    model = MODELS[workload]
-    numbers = stratified(_chunks(workload), count, draws)
-    timelines = _timelines(workload, numbers, draws)
-    contexts = [_contexts(workload, number, model.spread, draws) for number in numbers]
-    totals = _totals(workload, contexts, draws)
-    for index, (timeline, context, tokens) in enumerate(zip(timelines, contexts, totals, strict=True)):
-        yield _query(f"{workload}-{index:05}", timeline, context, tokens, model.lead)
+    drafts = [_draft(workload, timeline, draws) for timeline in _timelines(workload, count, draws)]
+    lengths = _lengths(workload, drafts, draws)
+    for index, (draft, tokens) in enumerate(zip(drafts, lengths, strict=True)):
+        yield _query(f"{workload}-{index:05}", draft, tokens)
 
 
-def _chunks(workload: Workload) -> Callable[[float], int]:
-    chunks = published(workload).chunks
-    return Counts(chunks.mean, int(chunks.percentiles[100]), MODELS[workload].dispersion)
-
-
-def _totals_of(marginal: Marginal, ends: tuple[float, float]) -> LogNormalPieces:
-    return LogNormalPieces({0: ends[0], **marginal.percentiles, 100: ends[1]}, marginal.count)
-
-
-def _timelines(workload: Workload, chunks: Sequence[int], draws: random.Random) -> list[_Timeline]:
+def _timelines(workload: Workload, count: int, draws: random.Random) -> list[_Timeline]:
     """Gaps are independent of each other; a duration is any that is long enough for the gaps."""
     marginals, model = published(workload), MODELS[workload]
+    most = int(marginals.chunks.percentiles[100])
+    chunks = stratified(Counts(marginals.chunks.mean, model.chunks, most, model.dispersion), count, draws)
     gap = LogNormalPieces(marginals.gap_s.percentiles, marginals.gap_s.count)
-    every = iter(stratified(gap, sum(chunks) - len(chunks), draws))
+    every = iter(stratified(gap, sum(chunks) - count, draws))
     gaps = [tuple(islice(every, number - 1)) for number in chunks]
-    durations = stratified(_totals_of(marginals.duration_s, model.duration_s), len(chunks), draws)
-    firsts = _rests([sum(each) for each in gaps], durations, model.soonest_s, draws)
-    return [_Timeline(first, each) for first, each in zip(firsts, gaps, strict=True)]
+    durations = stratified(_total(marginals.duration_s, model.duration_s), count, draws)
+    rests = _rests([sum(each) for each in gaps], durations, model.least_s, draws)
+    return [_Timeline(each, rest) for each, rest in zip(gaps, rests, strict=True)]
+
+
+def _total(marginal: Marginal, ends: tuple[float, float]) -> LogNormalPieces:
+    return LogNormalPieces({0: ends[0], **marginal.percentiles, 100: ends[1]}, marginal.count)
 
 
 def _rests(sums: Sequence[float], totals: Sequence[float], least: float, draws: random.Random) -> list[float]:
@@ -140,17 +143,22 @@ def _rests(sums: Sequence[float], totals: Sequence[float], least: float, draws: 
     return rests
 
 
-def _contexts(workload: Workload, chunks: int, spread: float, draws: random.Random) -> _Contexts:
-    steps: tuple[tuple[int, ...], ...]
+def _draft(workload: Workload, timeline: _Timeline, draws: random.Random) -> _Draft:
+    def weights(pieces: int) -> tuple[float, ...]:
+        return tuple(draws.lognormvariate(0.0, MODELS[workload].spread) for _ in range(pieces))
+
     match workload:
         case "crawler":
-            op, steps = Kind.APPEND, tuple((number,) for number in range(chunks))
+            pages = tuple(range(timeline.chunks - 1))
+            steps = tuple((page,) for page in pages)
+            return _Draft(timeline.rest_s, Kind.APPEND, timeline.gaps_s, steps, pages, weights(len(pages)))
         case "anns":
-            op, steps = Kind.REPLACE, tuple(islice(_pools(draws), chunks))
+            pools = tuple(islice(_pools(draws), timeline.chunks))
+            gaps = (*timeline.gaps_s, timeline.rest_s)
+            passages = POOL + NEWCOMERS * (timeline.chunks - 1)
+            return _Draft(0.0, Kind.REPLACE, gaps, pools, pools[-1], weights(passages))
         case _:
             assert_never(workload)
-    pieces = 1 + max(number for step in steps for number in step)
-    return _Contexts(op, steps, tuple(draws.lognormvariate(0.0, spread) for _ in range(pieces)))
 
 
 def _pools(draws: random.Random) -> Iterator[tuple[int, ...]]:
@@ -164,32 +172,30 @@ def _pools(draws: random.Random) -> Iterator[tuple[int, ...]]:
         del pool[POOL:]
 
 
-def _totals(workload: Workload, contexts: Sequence[_Contexts], draws: random.Random) -> list[int]:
+def _lengths(workload: Workload, drafts: Sequence[_Draft], draws: random.Random) -> list[int]:
     """Tokens of each final prompt: the heavier its pieces, and so the more of them, the more tokens."""
-    quantile = _totals_of(published(workload).tokens, MODELS[workload].tokens)
-    tokens = sorted(stratified(quantile, len(contexts), draws))
-    totals = [0] * len(contexts)
-    for index, total in zip(sorted(range(len(contexts)), key=lambda i: contexts[i].weight), tokens, strict=True):
-        totals[index] = round(total)
-    return totals
+    quantile = _total(published(workload).tokens, MODELS[workload].tokens)
+    ascending = sorted(stratified(quantile, len(drafts), draws))
+    lengths = [0] * len(drafts)
+    for index, tokens in zip(sorted(range(len(drafts)), key=lambda i: drafts[i].weight), ascending, strict=True):
+        lengths[index] = round(tokens)
+    return lengths
 
 
-def _query(name: str, timeline: _Timeline, contexts: _Contexts, tokens: int, lead: float) -> Query:
+def _query(name: str, draft: _Draft, tokens: int) -> Query:
     context = tokens - OPENING_TOKENS - QUESTION_TOKENS
-    lengths = dict(zip(contexts.last, divided(context, [contexts.weights[n] for n in contexts.last]), strict=True))
-    scale = context / contexts.weight
-    for number, weight in enumerate(contexts.weights):  # those that have left the pool
-        lengths.setdefault(number, max(1, round(weight * scale)))
-    gaps = [timeline.first_s * (1 - lead), *timeline.gaps_s]
+    lengths = dict(zip(draft.final, divided(context, [draft.weights[n] for n in draft.final]), strict=True))
+    for number, weight in enumerate(draft.weights):  # those that have left the pool
+        lengths.setdefault(number, max(1, round(weight * context / draft.weight)))
     return Query(
         id=name,
         question=Piece(tokens=QUESTION_TOKENS),
         operations=tuple(
-            Operation(contexts.op, round(gap, 6), tuple(f"p{number}" for number in step))
-            for gap, step in zip(gaps, contexts.steps, strict=True)
+            Operation(draft.op, round(gap, 6), tuple(f"p{number}" for number in step))
+            for gap, step in zip(draft.gaps_s, draft.steps, strict=True)
         ),
         pieces={f"p{number}": Piece(tokens=length) for number, length in sorted(lengths.items())},
-        lead_s=round(timeline.first_s * lead, 6),
+        lead_s=round(draft.lead_s, 6),
         opening=Piece(tokens=OPENING_TOKENS),
         source="synthetic",
     )
