@@ -25,6 +25,14 @@ ENGINE_REMEDY = "pip install '.[gpu]' on a GPU machine, `make setup` in a clone 
             )
             for module in ("courlan", "trafilatura")
         ),
+        *(
+            (
+                module,
+                ["trace", "stats", __file__, "--plot", "x.png"],
+                f"stream2llm trace needs {module} for its {what}, which is not installed: pip install '.[workloads]'",
+            )
+            for module, what in (("msgspec", "traces"), ("numpy", "traces"), ("matplotlib", "pictures"))
+        ),
     ],
 )
 def test_a_missing_module_is_one_line_with_its_remedy_and_exit_status_2(

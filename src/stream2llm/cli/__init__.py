@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from stream2llm import __version__
-from stream2llm.cli import ask, check, demo, profile, serve
+from stream2llm.cli import ask, check, demo, profile, serve, trace
 
 app = typer.Typer(
     name="stream2llm",
@@ -36,6 +36,7 @@ demo.register(app)
 ask.register(app)
 check.register(app)
 profile.register(app)
+trace.register(app)
 
 
 def main() -> None:

@@ -24,6 +24,10 @@ CRAWLER = (
     Need("courlan", "courlan for its crawler", "pip install '.[crawl]'"),
     Need("trafilatura", "trafilatura for its crawler", "pip install '.[crawl]'"),
 )
+TRACES = tuple(
+    Need(module, f"{module} for its traces", "pip install '.[workloads]'") for module in ("msgspec", "numpy")
+)
+PICTURES = (Need("matplotlib", "matplotlib for its pictures", "pip install '.[workloads]'"),)
 
 
 def require(command: str, *needs: Need) -> None:
