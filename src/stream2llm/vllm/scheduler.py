@@ -19,6 +19,8 @@ from vllm.v1.core.sched.request_queue import FCFSRequestQueue, RequestQueue, Sch
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
+from stream2llm.clock import Clock, SystemClock
+from stream2llm.costs import CostProfile
 from stream2llm.planner import Plan, Taken
 from stream2llm.policy import Policy, policy
 from stream2llm.policy.prioritised import Prioritised
@@ -49,6 +51,8 @@ class ContextStreams(Scheduler):
     steps in which the plan lets it be computed."""
 
     max_num_scheduled_tokens: int
+    clock: Clock = SystemClock()
+    """Of the class, since vLLM makes the scheduler; a simulation's subclass has another."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -60,9 +64,9 @@ class ContextStreams(Scheduler):
         options = Options.of(self.vllm_config)
         chosen = policy(options.policy)
         self.context_policy: Policy = Prioritised(chosen) if self.policy == SchedulingPolicy.PRIORITY else chosen
-        self.streams = StreamTable(self, self.context_policy)
+        self.streams = StreamTable(self, self.context_policy, self.clock)
         self.eviction = Eviction.of(options, self.connector, self.block_size)
-        costs = costs_for(self.vllm_config, options.profile)
+        costs = self.cost_profile(options)
         correct = options.correction and self.eviction.decides
         self.observation = Observation(costs, options.itl_factor, correct, self.num_spec_tokens)
         self.tickets: dict[str, Ticket] = {}
@@ -74,6 +78,10 @@ class ContextStreams(Scheduler):
         self._kept = KeptBlocks(self.kv_cache_manager)
         self.survey = Survey(self)
         self._parked_may_run = False  # something changed since the plan last left all of them parked
+
+    def cost_profile(self, options: Options) -> CostProfile:
+        """What steps and copies are reckoned to take."""
+        return costs_for(self.vllm_config, options.profile)
 
     def _rank(self, request: Request) -> Rank:
         stream = self.streams.owner(request)
@@ -98,7 +106,7 @@ class ContextStreams(Scheduler):
             named = (params.extra_args or {}).get("context_stream") if params is not None else None
             opened_at = self.streams.finish(named, request) if isinstance(named, str) else None
             arrival = request.arrival_time if opened_at is None else opened_at
-            self.tickets[request.request_id] = Ticket(arrival, time.monotonic())
+            self.tickets[request.request_id] = Ticket(arrival, self.clock.monotonic())
         super().add_request(request)
         if not self.survey.fits(request):
             # vLLM would keep it waiting for ever. It ends such requests with an error when the next step is done.
@@ -220,7 +228,7 @@ class ContextStreams(Scheduler):
         scheduled = output.num_scheduled_tokens
         resumed = output.scheduled_cached_reqs.resumed_req_ids
         if output.scheduled_new_reqs or resumed:
-            now, monotonic = time.time(), time.monotonic()
+            now, monotonic = self.clock.time(), self.clock.monotonic()
             for request_id in (*(request.req_id for request in output.scheduled_new_reqs), *resumed):
                 self._admitted(self.requests[request_id], now, monotonic)
         versions = [scheduled[request_id] for request_id in self.running_versions if request_id in scheduled]
@@ -278,7 +286,7 @@ class ContextStreams(Scheduler):
     # Carrying a plan out
 
     def _preempt(self, step_plan: Plan) -> None:
-        now = time.monotonic()
+        now = self.clock.monotonic()
         statistics = self.streams.statistics
         for request_id in step_plan.parked:
             version = self._pause(self.requests[request_id], now)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.sampling_params import SamplingParams
 from vllm.v1.request import Request, RequestStatus
 
+from stream2llm.clock import Clock
 from stream2llm.policy import Policy
 from stream2llm.ranking import Ranking
 from stream2llm.stream import StreamRefusedError, StreamState, longest_common_prefix
@@ -38,9 +38,10 @@ class StreamTable:
     anybody, so the successor or the final request computes them anyway.
     """
 
-    def __init__(self, scheduler: Scheduler, policy: Policy) -> None:
+    def __init__(self, scheduler: Scheduler, policy: Policy, clock: Clock) -> None:
         self._scheduler = scheduler
         self._policy = policy
+        self._clock = clock
         self._manager = scheduler.kv_cache_manager
         self._block_size: int = scheduler.block_size
         # Greedy: on the CPU, vLLM 0.32 drafts other tokens for greedy requests beside one that samples, and its n-gram
@@ -98,7 +99,7 @@ class StreamTable:
             raise StreamRefusedError("exists", f"context stream {stream_id} exists already; choose another id")
         self._check_length(stream_id, len(token_ids))
         self._finished.pop(stream_id, None)  # a finished stream's id may be used again
-        state = StreamState.opened(stream_id, token_ids, ttl, time.time())
+        state = StreamState.opened(stream_id, token_ids, ttl, self._clock.time())
         stream = Stream(state, template, source, pieces, Pins(self._manager))
         self._streams[stream_id] = stream
         self._next_expiry = min(self._next_expiry, state.expires_at)
@@ -124,7 +125,7 @@ class StreamTable:
         stream = self._open_stream(stream_id)
         self._check_length(stream_id, keep + len(tail), stream.state.version)
         now = replace(stream.state, computed=stream.computed)
-        state = now.written(created_at, base_version, writes, keep, tail, time.time())
+        state = now.written(created_at, base_version, writes, keep, tail, self._clock.time())
         self._retire(stream)
         stream.state = state
         stream.pins.trim(state.lcp)
@@ -169,7 +170,7 @@ class StreamTable:
 
     def expire(self) -> None:
         """Drop the streams whose time to live has passed, and note which have gone silent."""
-        now = time.time()
+        now = self._clock.time()
         while (first := self._silence.first()) is not None and first[0] <= (now,):
             stream = first[1]
             self._silence.discard(stream.state.id)

@@ -1,0 +1,9 @@
+"""The production scheduler and stock KV-cache manager on a virtual clock; step times come from a cost profile.
+
+No model runs: every figure from here is simulated, and says so.
+"""
+
+from stream2llm.vllm.simulate.engine import Machine, SimulatedEngine
+from stream2llm.vllm.simulate.run import Setup, Simulation
+
+__all__ = ["Machine", "Setup", "SimulatedEngine", "Simulation"]

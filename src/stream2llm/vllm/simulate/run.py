@@ -1,0 +1,179 @@
+"""A trace played to a simulated engine: events in virtual time."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stream2llm.clock import VirtualClock
+from stream2llm.costs import Mode
+from stream2llm.policy import DEFAULT_POLICY
+from stream2llm.vllm.simulate.engine import Machine, SimulatedEngine
+from stream2llm.workloads.events import Arm, Counters, Event, What
+from stream2llm.workloads.trace import Kind, Query
+
+_START = 1e6  # of the virtual clock, in Unix seconds; 0 would stand for "never"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How the context gets to the engine, and what its scheduler does. Only `STREAM` has a policy of ours."""
+
+    arm: Arm = Arm.STREAM
+    policy: str = DEFAULT_POLICY
+    preemption: Mode = Mode.COST
+
+    def __post_init__(self) -> None:
+        if self.arm is Arm.INPUT:
+            raise ValueError("vLLM's StreamingInput is not simulated; there are: wait, warm, stream")
+
+
+class Simulation:
+    """One run. The queries arrive at `arrivals` (seconds from the start)."""
+
+    def __init__(self, machine: Machine, setup: Setup, queries: Sequence[Query], arrivals: Sequence[float]) -> None:
+        self._clock = VirtualClock(_START)
+        self._setup = setup
+        self.engine = SimulatedEngine(
+            machine, setup.policy if setup.arm is Arm.STREAM else None, setup.preemption, self._clock
+        )
+        self._numbers = itertools.count()
+        self._due: list[tuple[float, int, Callable[[], Iterator[Event]]]] = []
+        self._open: dict[str, str] = {}  # query by the id of its final request
+        for query, arrival in zip(queries, arrivals, strict=True):
+            self._plan(query, arrival)
+        self.needed_tokens = sum(query.tokens for query in queries)
+
+    def run(self) -> Iterator[Event | Counters]:
+        """Everything that happens, in order, and at the end what the engine counted."""
+        while self._due or self.engine.has_work:
+            if not self.engine.has_work:
+                self._clock.now = max(self._clock.now, self._due[0][0])
+            while self._due and self._due[0][0] <= self._clock.now:
+                _, _, happen = heapq.heappop(self._due)
+                yield from happen()
+            if self.engine.has_work:
+                yield from self._step()
+        yield Counters(self._t, self.counters())
+
+    def counters(self) -> dict[str, float]:
+        figures = {**self.engine.figures(), **self.engine.figures().get("host_tier", {})}
+        numbers = {name: float(value) for name, value in figures.items() if isinstance(value, int | float)}
+        return {**numbers, "tokens_needed": float(self.needed_tokens), "engine_steps": float(self.engine.steps)}
+
+    @property
+    def _t(self) -> float:
+        return self._clock.now - _START
+
+    def _step(self) -> Iterator[Event]:
+        for request in self.engine.step().answered:
+            query = self._open.pop(request, None)
+            if query is not None:
+                yield Event(self._t, query, What.FIRST)
+                yield Event(self._t, query, What.END, tokens=1)
+
+    def _at(self, when: float, happen: Callable[[], Iterator[Event]]) -> None:
+        heapq.heappush(self._due, (_START + when, next(self._numbers), happen))
+
+    def _plan(self, query: Query, arrival: float) -> None:
+        """Enter what a query does into the calendar. Times of events are those at which they happen to the client."""
+        self._at(arrival, lambda: iter((Event(arrival, query.id, What.ARRIVED),)))
+        feed = {Arm.STREAM: _Stream, Arm.WARM: _WarmUp, Arm.WAIT: _Wait}[self._setup.arm](self.engine, query)
+        when = arrival + query.lead_s
+        self._at(when, lambda: _none(feed.open()))
+        last = len(query.operations) - 1
+        for number, operation in enumerate(query.operations):
+            when += operation.gap_s
+            if number < last:
+                self._at(when, lambda number=number, when=when: self._send(feed, query, number, when))
+            else:
+                self._at(when, lambda number=number, when=when: self._ask(feed, query, number, when))
+
+    @staticmethod
+    def _send(feed: _Feed, query: Query, number: int, when: float) -> Iterator[Event]:
+        feed.send(number)
+        yield Event(when, query.id, What.SENT, operation=number, tokens=len(feed.prompt))
+
+    def _ask(self, feed: _Feed, query: Query, number: int, when: float) -> Iterator[Event]:
+        self._open[feed.ask(number)] = query.id
+        yield Event(when, query.id, What.LAST, operation=number, tokens=len(feed.prompt))
+
+
+def _none(_: Any) -> Iterator[Event]:
+    return iter(())
+
+
+class _Feed:
+    """One query on its way into the engine. `prompt`: the token ids of what was handed over so far."""
+
+    def __init__(self, engine: SimulatedEngine, query: Query) -> None:
+        self.engine = engine
+        self.query = query
+        self.prompt: list[int] = []
+        self._lengths = {name: piece.length for name, piece in query.pieces.items()}
+        self._tokens: dict[str, int] = {}
+
+    def open(self) -> None:
+        """The context begins: its opening is there."""
+        self.prompt = self._piece("", self.query.opening.length)
+
+    def send(self, number: int) -> None:
+        """An operation other than the last."""
+        self._apply(number)
+
+    def ask(self, number: int) -> str:
+        """The last operation, and the question with it; the id of the request."""
+        self._apply(number)
+        self.prompt = self.prompt + self._piece("?", self.query.question.length)
+        self._complete(self.query.id)
+        return self.query.id
+
+    def _complete(self, request: str) -> None:
+        self.engine.complete(request, self.prompt)
+
+    def _apply(self, number: int) -> int:
+        """Change the prompt; how many of its tokens are kept."""
+        operation = self.query.operations[number]
+        new = [token for name in operation.pieces for token in self._piece(name, self._lengths[name])]
+        keep = len(self.prompt) if operation.op is Kind.APPEND else self.query.opening.length
+        self.prompt = self.prompt[:keep] + new
+        return keep
+
+    def _piece(self, name: str, length: int) -> list[int]:
+        """A piece's tokens: one id of its own, repeated; to the scheduler, content is what differs from other content."""
+        return [self._tokens.setdefault(name, hash((self.query.id, name)))] * length
+
+
+class _Wait(_Feed):
+    """Nothing is sent before the last operation."""
+
+
+class _WarmUp(_Feed):
+    """After each operation but the last, the prompt so far is sent with one token to generate."""
+
+    def send(self, number: int) -> None:
+        super().send(number)
+        self.engine.complete(f"{self.query.id}~{number}", self.prompt)
+
+
+class _Stream(_Feed):
+    """A context stream."""
+
+    def open(self) -> None:
+        super().open()
+        self.engine.open(self.query.id, self.prompt)
+
+    def send(self, number: int) -> None:
+        keep = self._apply(number)
+        self.engine.put(self.query.id, keep, self.prompt[keep:])
+
+    def _complete(self, request: str) -> None:
+        self.engine.complete(request, self.prompt, stream=self.query.id)
+
+
+def prompt_tokens(queries: Iterable[Query]) -> int:
+    """The tokens that must be computed at the least: those of the final prompts."""
+    return sum(query.tokens for query in queries)
