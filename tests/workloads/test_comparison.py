@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from event_logs import counted, measured
 
+from event_logs import counted, measured
 from stream2llm.workloads.comparison import Cell, Spread, compare
 from stream2llm.workloads.events import Arm, Clock
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from event_logs import counted, events, measured, run, write
 from hypothesis import given
 from hypothesis import strategies as st
 
+from event_logs import counted, events, measured, run, write
 from stream2llm.workloads.events import Event, What
 from stream2llm.workloads.lines import FormatError
 from stream2llm.workloads.measured import Times, measure, percentile_name, quantile, read

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from event_logs import run
 
+from event_logs import run
 from stream2llm.workloads import published
 from stream2llm.workloads.events import Arm
 

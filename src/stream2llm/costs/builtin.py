@@ -33,14 +33,16 @@ class Accelerator:
 class Utilisation:
     """The share of the peak figures that is assumed to be reached, and fixed costs in seconds.
 
-    `compute` 0.45 and `step_overhead`, 5 ms, agree with the paper's published median TTFT without streaming on 2 x H200
-    at 0.5 queries/s (0.116 s for a median of 5,749 tokens). `host_link` 0.75 is what pinned copies over PCIe reach.
+    `compute` and `attention` (of the operations of matrix products and of attention) and `step_overhead` are those with
+    which simulated waiting comes nearest to the paper's published TTFT without streaming on 2 x H200, in all its rates
+    and both workloads (docs/simulate.md). `host_link` 0.75 is what pinned copies over PCIe reach.
     """
 
-    compute: float = 0.45
+    compute: float = 0.48
+    attention: float = 0.53
     memory: float = 0.8
     host_link: float = 0.75
-    step_overhead: float = 0.005
+    step_overhead: float = 0.004
     copy_latency: float = 0.0005
 
 
@@ -152,11 +154,12 @@ def estimate(
     """A profile of `model` on `devices` accelerators with tensor parallelism, from figures alone.
 
     A step of m tokens takes `step_overhead` + max(2 P m / F, W / B), for P weights of W bytes, F operations and B bytes
-    per second; its tokens attend to those before them: A m per token of context, at F operations per second, where the
+    per second; its tokens attend to those before them: A m per token of context, at G operations per second, where the
     KV of the context must be read at B bytes per second at least. A copy takes `copy_latency` + bytes / host bandwidth.
     """
     reached = reached or Utilisation()
     flops = devices * accelerator.flops * reached.compute
+    attention_flops = devices * accelerator.flops * reached.attention
     bandwidth = devices * accelerator.memory_bandwidth * reached.memory
     link = devices * accelerator.host_bandwidth * reached.host_link
     weight_read = model.matmul_parameters * model.weight_bytes / bandwidth
@@ -166,11 +169,11 @@ def estimate(
             reached.step_overhead + max(2 * model.matmul_parameters * step / flops, weight_read)
             for step in _steps(tokens, step_tokens)
         )
-        return dense + model.attention_flops * tokens * tokens / 2 / flops
+        return dense + model.attention_flops * tokens * tokens / 2 / attention_flops
 
     def per_context_token(tokens: int) -> float:
         return sum(
-            max(model.attention_flops * step / flops, model.kv_bytes_per_token / bandwidth)
+            max(model.attention_flops * step / attention_flops, model.kv_bytes_per_token / bandwidth)
             for step in _steps(tokens, step_tokens)
         )
 
@@ -201,8 +204,8 @@ def _steps(tokens: int, step_tokens: int) -> list[int]:
 def _source(accelerator: Accelerator, devices: int, model: ModelShape, reached: Utilisation) -> str:
     return (
         f"Estimate, not measured. {accelerator.source}. Prefill: {devices} devices at {reached.compute:.0%} of peak "
-        f"for 2 x {model.matmul_parameters / 1e9:.2f}e9 operations per token and {model.attention_flops} per token and "
-        f"token attended to; weights and KV read at {reached.memory:.0%} of memory bandwidth; "
-        f"{reached.step_overhead * 1e3:g} ms per step. Copies: {model.kv_bytes_per_token} bytes per token at "
-        f"{reached.host_link:.0%} of the host link, {reached.copy_latency * 1e3:g} ms per copy."
+        f"for 2 x {model.matmul_parameters / 1e9:.2f}e9 operations per token, and at {reached.attention:.0%} for "
+        f"{model.attention_flops} per token and token attended to; weights and KV read at {reached.memory:.0%} of "
+        f"memory bandwidth; {reached.step_overhead * 1e3:g} ms per step. Copies: {model.kv_bytes_per_token} bytes per "
+        f"token at {reached.host_link:.0%} of the host link, {reached.copy_latency * 1e3:g} ms per copy."
     )

@@ -19,7 +19,7 @@ class Marginal:
 
     count: int
     mean: float
-    percentiles: Mapping[int, float]
+    percentiles: Mapping[float, float]
     std: float | None = None
 
 

@@ -29,8 +29,8 @@ class LogNormalPieces:
     largest of `count` values, in the mean.
     """
 
-    def __init__(self, percentiles: Mapping[int, float], count: int) -> None:
-        ends = {0: 0.5 / count, 100: 1 - 0.5 / count}
+    def __init__(self, percentiles: Mapping[float, float], count: int) -> None:
+        ends: dict[float, float] = {0: 0.5 / count, 100: 1 - 0.5 / count}
         points = sorted((ends.get(percent, percent / 100), value) for percent, value in percentiles.items())
         self._at = [_NORMAL.inv_cdf(probability) for probability, _ in points]
         self._log = [math.log(value) for _, value in points]

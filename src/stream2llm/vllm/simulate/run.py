@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from stream2llm.clock import VirtualClock
 from stream2llm.costs import Mode
@@ -83,14 +83,16 @@ class Simulation:
         self._at(arrival, lambda: iter((Event(arrival, query.id, What.ARRIVED),)))
         feed = {Arm.STREAM: _Stream, Arm.WARM: _WarmUp, Arm.WAIT: _Wait}[self._setup.arm](self.engine, query)
         when = arrival + query.lead_s
-        self._at(when, lambda: _none(feed.open()))
+        self._at(when, partial(self._begin, feed))
         last = len(query.operations) - 1
         for number, operation in enumerate(query.operations):
             when += operation.gap_s
-            if number < last:
-                self._at(when, lambda number=number, when=when: self._send(feed, query, number, when))
-            else:
-                self._at(when, lambda number=number, when=when: self._ask(feed, query, number, when))
+            self._at(when, partial(self._send if number < last else self._ask, feed, query, number, when))
+
+    @staticmethod
+    def _begin(feed: _Feed) -> Iterator[Event]:
+        feed.open()
+        return iter(())
 
     @staticmethod
     def _send(feed: _Feed, query: Query, number: int, when: float) -> Iterator[Event]:
@@ -100,10 +102,6 @@ class Simulation:
     def _ask(self, feed: _Feed, query: Query, number: int, when: float) -> Iterator[Event]:
         self._open[feed.ask(number)] = query.id
         yield Event(when, query.id, What.LAST, operation=number, tokens=len(feed.prompt))
-
-
-def _none(_: Any) -> Iterator[Event]:
-    return iter(())
 
 
 class _Feed:
@@ -143,7 +141,7 @@ class _Feed:
         return keep
 
     def _piece(self, name: str, length: int) -> list[int]:
-        """A piece's tokens: one id of its own, repeated; to the scheduler, content is what differs from other content."""
+        """A piece's tokens: one id of its own, repeated. The scheduler only asks whether content differs."""
         return [self._tokens.setdefault(name, hash((self.query.id, name)))] * length
 
 
@@ -172,8 +170,3 @@ class _Stream(_Feed):
 
     def _complete(self, request: str) -> None:
         self.engine.complete(request, self.prompt, stream=self.query.id)
-
-
-def prompt_tokens(queries: Iterable[Query]) -> int:
-    """The tokens that must be computed at the least: those of the final prompts."""
-    return sum(query.tokens for query in queries)
