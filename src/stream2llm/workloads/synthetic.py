@@ -39,8 +39,9 @@ class Model:
     of the chunks: it gives the published medians and makes the published maxima likely. `tokens`, `duration_s`:
     smallest and largest. `tail`: percentiles of the tokens beyond the published P95, from the tails of the published
     TTFT without streaming at the lowest rates, where a query hardly waits: P99 and P99.9 (crawler 1.77 and 4.36 s, anns
-    3.11 and 4.49 s) tell how long such a prompt is. `least_s`: the least of a duration that is left for the search before a crawl, or for the time
-    before the last pool. `spread`: standard deviation of the logarithm of a piece's length, relative to the others.
+    3.11 and 4.49 s) tell how long such a prompt is. `least_s`: the least of a duration that is left for the search
+    before a crawl, or for the time before the last pool. `spread`: standard deviation of the logarithm of a piece's
+    length, relative to the others.
     """
 
     chunks: int
