@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from stream2llm import __version__
-from stream2llm.cli import ask, check, demo, profile, serve, trace
+from stream2llm.cli import ask, check, demo, profile, serve, simulate, trace
 
 app = typer.Typer(
     name="stream2llm",
@@ -37,6 +37,7 @@ ask.register(app)
 check.register(app)
 profile.register(app)
 trace.register(app)
+simulate.register(app)
 
 
 def main() -> None:

@@ -94,8 +94,8 @@ def deviations(quantity: str, summary: Summary, workload: str) -> dict[str, floa
     if workload not in WORKLOADS or not summary.count:
         return {}
     known: Marginal = getattr(published(workload), quantity)
-    names = {0: "min", 100: "max"}
-    expected = {"mean": known.mean, **{names.get(p, f"p{p}"): value for p, value in known.percentiles.items()}}
+    names: dict[float, str] = {0: "min", 100: "max"}
+    expected = {"mean": known.mean, **{names.get(p, f"p{p:g}"): value for p, value in known.percentiles.items()}}
     if known.std is not None:
         expected["std"] = known.std
     found = summary.json()

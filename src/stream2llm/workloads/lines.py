@@ -78,6 +78,12 @@ class Lines:
         for record in records:
             self.write(record)
 
+    def passing(self, records: Iterable[Record]) -> Iterator[Record]:
+        """The records, each written as it passes."""
+        for record in records:
+            self.write(record)
+            yield record
+
     def flush(self) -> None:
         self._file.flush()
 

@@ -3,7 +3,8 @@
 No model runs: every figure from here is simulated, and says so.
 """
 
-from stream2llm.vllm.simulate.engine import Machine, SimulatedEngine
-from stream2llm.vllm.simulate.run import Setup, Simulation
+from stream2llm.vllm.simulate.engine import SimulatedEngine
+from stream2llm.vllm.simulate.log import Load, simulate
+from stream2llm.vllm.simulate.run import Simulation
 
-__all__ = ["Machine", "Setup", "SimulatedEngine", "Simulation"]
+__all__ = ["Load", "SimulatedEngine", "Simulation", "simulate"]

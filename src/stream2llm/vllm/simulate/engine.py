@@ -27,6 +27,7 @@ from stream2llm.costs import CostProfile, Mode
 from stream2llm.vllm.offload.copies import StepCopies
 from stream2llm.vllm.options import Options
 from stream2llm.vllm.scheduler import ContextScheduler
+from stream2llm.workloads.machines import Machine
 
 BLOCK = 16
 _TTL = 1e9  # no stream expires
@@ -43,22 +44,6 @@ _MODEL = {
     "vocab_size": 128,
     "torch_dtype": "bfloat16",
 }
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What serves: a cost profile, and sizes in tokens.
-
-    `kv_tokens`: of the KV cache. `host_tokens`: of the host tier, 0 for none. `step_tokens`: the budget of a step
-    (`max_num_batched_tokens`). `sequences`: `max_num_seqs`. `longest`: `max_model_len`.
-    """
-
-    profile: CostProfile
-    kv_tokens: int
-    host_tokens: int = 0
-    step_tokens: int = 2048
-    sequences: int = 1024
-    longest: int = 131_072
 
 
 @dataclass(frozen=True)
@@ -207,13 +192,14 @@ def _scheduler(config: VllmConfig, machine: Machine, policy: str | None, clock: 
             return machine.profile
 
     Simulated.clock = clock
-    return (Scheduler if policy is None else Simulated)(
-        vllm_config=config,
-        kv_cache_config=KVCacheConfig(blocks, [], [group]),
-        structured_output_manager=StructuredOutputManager(config),
-        block_size=BLOCK,
-        log_stats=False,
-    )
+    with _quiet():
+        return (Scheduler if policy is None else Simulated)(
+            vllm_config=config,
+            kv_cache_config=KVCacheConfig(blocks, [], [group]),
+            structured_output_manager=StructuredOutputManager(config),
+            block_size=BLOCK,
+            log_stats=False,
+        )
 
 
 @contextmanager

@@ -5,30 +5,16 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from stream2llm.clock import VirtualClock
-from stream2llm.costs import Mode
-from stream2llm.policy import DEFAULT_POLICY
-from stream2llm.vllm.simulate.engine import Machine, SimulatedEngine
+from stream2llm.vllm.simulate.engine import SimulatedEngine
 from stream2llm.workloads.events import Arm, Counters, Event, What
+from stream2llm.workloads.machines import Machine
+from stream2llm.workloads.setup import Setup
 from stream2llm.workloads.trace import Kind, Query
 
 _START = 1e6  # of the virtual clock, in Unix seconds; 0 would stand for "never"
-
-
-@dataclass(frozen=True)
-class Setup:
-    """How the context gets to the engine, and what its scheduler does. Only `STREAM` has a policy of ours."""
-
-    arm: Arm = Arm.STREAM
-    policy: str = DEFAULT_POLICY
-    preemption: Mode = Mode.COST
-
-    def __post_init__(self) -> None:
-        if self.arm is Arm.INPUT:
-            raise ValueError("vLLM's StreamingInput is not simulated; there are: wait, warm, stream")
 
 
 class Simulation:
