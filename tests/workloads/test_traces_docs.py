@@ -99,7 +99,8 @@ def test_the_tables_name_every_field_event_and_arm() -> None:
 
 def test_the_model_is_the_one_that_is_told() -> None:
     crawler, anns = MODELS["crawler"], MODELS["anns"]
-    assert (crawler.tokens, anns.tokens) == ((500, 60_000), (4_000, 60_000))
+    assert (crawler.tokens, anns.tokens) == ((430, 110_000), (2_600, 112_000))
+    assert (crawler.tail, anns.tail) == ({99: 46_000, 99.9: 90_000}, {99: 75_000, 99.9: 102_000})
     assert (crawler.duration_s, anns.duration_s) == ((2, 30), (1.2, 17))
     assert (crawler.least_s, anns.least_s, crawler.spread, anns.spread) == (0.2, 0.5, 1, 0.5)
     assert (crawler.chunks, POOL, NEWCOMERS, OPENING_TOKENS, QUESTION_TOKENS) == (2, 10, 1, 20, 20)
