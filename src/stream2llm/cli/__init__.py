@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from stream2llm import __version__
-from stream2llm.cli import ask, check, demo, profile, serve, simulate, trace
+from stream2llm.cli import ask, check, demo, profile, reproduce, serve, simulate, trace
 
 app = typer.Typer(
     name="stream2llm",
@@ -38,6 +38,7 @@ check.register(app)
 profile.register(app)
 trace.register(app)
 simulate.register(app)
+reproduce.register(app)
 
 
 def main() -> None:

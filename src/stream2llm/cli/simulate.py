@@ -13,6 +13,7 @@ from stream2llm.cli.progress import progress
 from stream2llm.cli.quiet import quiet_libraries
 from stream2llm.costs import Mode
 from stream2llm.policy import DEFAULT_POLICY, PolicyError
+from stream2llm.policy import policy as find_policy
 
 if TYPE_CHECKING:
     from stream2llm.workloads.machines import Machine
@@ -56,22 +57,21 @@ def register(app: typer.Typer) -> None:
         step takes what the cost profile says. What is printed is simulated. Exit status: 2 for bad input.
         """
         require("simulate", *TRACES, ENGINE)
-        quiet_libraries()
         from stream2llm.workloads.arrivals import poisson
         from stream2llm.workloads.events import Arm
         from stream2llm.workloads.setup import Setup
 
         try:
-            workload, played = _load(source, queries, seed)
-            target = _machine(machine, workload, kv_tokens, host_tokens, step_tokens)
             if arm not in list(Arm):
                 raise ValueError(f"--arm {arm}: choose stream, wait or warm")
-            setup = Setup(Arm(arm), policy, preemption)
-            from stream2llm.vllm.simulate import Load
-            from stream2llm.vllm.simulate import simulate as run
+            setup = Setup(Arm(arm), find_policy(policy).name, preemption)
+            workload, played = _load(source, queries, seed)
+            target = _machine(machine, workload, kv_tokens, host_tokens, step_tokens)
+            with quiet_libraries() as terminal, progress("simulating", len(played), terminal) as ended:
+                from stream2llm.vllm.simulate import Load
+                from stream2llm.vllm.simulate import simulate as run
 
-            load = Load(workload, played, poisson(qps, seed, len(played)), qps, delay, seed)
-            with progress("simulating", len(played)) as ended:
+                load = Load(workload, played, poisson(qps, seed, len(played)), qps, delay, seed)
                 measured = run(target, setup, load, output, ended)
         except (ValueError, OSError, PolicyError) as error:
             typer.echo(f"stream2llm simulate: {error}", err=True)

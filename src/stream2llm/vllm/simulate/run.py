@@ -27,6 +27,7 @@ class Simulation:
             machine, setup.policy if setup.arm is Arm.STREAM else None, setup.preemption, self._clock
         )
         self._numbers = itertools.count()
+        self._token_ids = itertools.count()
         self._due: list[tuple[float, int, Callable[[], Iterator[Event]]]] = []
         self._open: dict[str, str] = {}  # query by the id of its final request
         for query, arrival in zip(queries, arrivals, strict=True):
@@ -67,7 +68,7 @@ class Simulation:
     def _plan(self, query: Query, arrival: float) -> None:
         """Enter what a query does into the calendar. Times of events are those at which they happen to the client."""
         self._at(arrival, lambda: iter((Event(arrival, query.id, What.ARRIVED),)))
-        feed = {Arm.STREAM: _Stream, Arm.WARM: _WarmUp, Arm.WAIT: _Wait}[self._setup.arm](self.engine, query)
+        feed = _FEEDS[self._setup.arm](self.engine, query, self._token_ids)
         when = arrival + query.lead_s
         self._at(when, partial(self._begin, feed))
         last = len(query.operations) - 1
@@ -91,18 +92,22 @@ class Simulation:
 
 
 class _Feed:
-    """One query on its way into the engine. `prompt`: the token ids of what was handed over so far."""
+    """One query on its way into the engine. `prompt`: the token ids of what was handed over so far.
 
-    def __init__(self, engine: SimulatedEngine, query: Query) -> None:
+    A piece is one token id of its own, repeated: the scheduler only asks whether content differs.
+    """
+
+    def __init__(self, engine: SimulatedEngine, query: Query, token_ids: Iterator[int]) -> None:
         self.engine = engine
         self.query = query
         self.prompt: list[int] = []
-        self._lengths = {name: piece.length for name, piece in query.pieces.items()}
-        self._tokens: dict[str, int] = {}
+        self._pieces = {name: [next(token_ids)] * piece.length for name, piece in query.pieces.items()}
+        self._opening = [next(token_ids)] * query.opening.length
+        self._question = [next(token_ids)] * query.question.length
 
     def open(self) -> None:
         """The context begins: its opening is there."""
-        self.prompt = self._piece("", self.query.opening.length)
+        self.prompt = self._opening
 
     def send(self, number: int) -> None:
         """An operation other than the last."""
@@ -111,7 +116,7 @@ class _Feed:
     def ask(self, number: int) -> str:
         """The last operation, and the question with it; the id of the request."""
         self._apply(number)
-        self.prompt = self.prompt + self._piece("?", self.query.question.length)
+        self.prompt = self.prompt + self._question
         self._complete(self.query.id)
         return self.query.id
 
@@ -121,14 +126,10 @@ class _Feed:
     def _apply(self, number: int) -> int:
         """Change the prompt; how many of its tokens are kept."""
         operation = self.query.operations[number]
-        new = [token for name in operation.pieces for token in self._piece(name, self._lengths[name])]
-        keep = len(self.prompt) if operation.op is Kind.APPEND else self.query.opening.length
+        new = [token for name in operation.pieces for token in self._pieces[name]]
+        keep = len(self.prompt) if operation.op is Kind.APPEND else len(self._opening)
         self.prompt = self.prompt[:keep] + new
         return keep
-
-    def _piece(self, name: str, length: int) -> list[int]:
-        """A piece's tokens: one id of its own, repeated. The scheduler only asks whether content differs."""
-        return [self._tokens.setdefault(name, hash((self.query.id, name)))] * length
 
 
 class _Wait(_Feed):
@@ -156,3 +157,6 @@ class _Stream(_Feed):
 
     def _complete(self, request: str) -> None:
         self.engine.complete(request, self.prompt, stream=self.query.id)
+
+
+_FEEDS = {Arm.STREAM: _Stream, Arm.WARM: _WarmUp, Arm.WAIT: _Wait}

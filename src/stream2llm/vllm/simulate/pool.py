@@ -1,0 +1,48 @@
+"""Many simulated runs, in as many processes as there are cores."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+from stream2llm.cli.quiet import quiet_libraries
+from stream2llm.workloads.arrivals import poisson
+from stream2llm.workloads.evaluation import Planned
+from stream2llm.workloads.machines import STEP_TOKENS, paper_machine
+from stream2llm.workloads.measured import Measured
+from stream2llm.workloads.synthetic import queries
+
+
+def run_all(
+    planned: Iterable[Planned], folder: Path, machine: str, processes: int | None, ended: Callable[[], None]
+) -> list[Measured]:
+    """Simulate each, with an event log of its own in `folder`; in the order in which they end.
+
+    `processes`: None for one on each core. Raises what a run raised, after those under way have ended, and `OSError`.
+    """
+    cores = len(os.sched_getaffinity(0))
+    spawning = multiprocessing.get_context("spawn")  # vLLM must not be forked
+    with ProcessPoolExecutor(processes or cores, mp_context=spawning) as pool:
+        futures = [pool.submit(run_one, run, folder / f"{run.name}.jsonl.gz", machine) for run in planned]
+        results = []
+        try:
+            for future in as_completed(futures):
+                results.append(future.result())
+                ended()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+        return results
+
+
+def run_one(run: Planned, log: Path, machine: str) -> Measured:
+    """Simulate one."""
+    with quiet_libraries():
+        from stream2llm.vllm.simulate.log import Load, simulate
+
+        point = run.point
+        played = list(queries(point.workload, run.queries, run.seed))
+        load = Load(point.workload, played, poisson(point.qps, run.seed, len(played)), point.qps, point.delay, run.seed)
+        return simulate(paper_machine(machine, STEP_TOKENS[point.workload]), run.setup, load, log)
