@@ -161,7 +161,7 @@ def test_obeys_robots_txt_where_a_redirect_leads(site: Site) -> None:
     crawler = Crawl(f"{site.url}/a")
 
     assert crawl(crawler) == []
-    assert crawler.skipped[0][1].startswith("robots.txt forbids where it leads")
+    assert crawler.skipped == [(f"{site.url}/a", f"leads to {site.url}/private/b: robots.txt forbids it")]
     assert "/private/b" not in site.paths()
 
 
@@ -169,8 +169,27 @@ def test_a_robots_txt_that_cannot_be_had_for_now_forbids_everything(site: Site) 
     site.routes["/robots.txt"] = Route(status=503)
     site.page("/a", "Alpha text.")
 
-    assert crawl(Crawl(f"{site.url}/a")) == []
+    crawler = Crawl(f"{site.url}/a")
+
+    assert crawl(crawler) == []
     assert site.paths() == ["/robots.txt"]
+    assert crawler.skipped == [(f"{site.url}/a", "its robots.txt cannot be had: HTTP 503")]
+
+
+def test_asks_again_for_a_robots_txt_that_could_not_be_had(site: Site) -> None:
+    site.page("/a", "Alpha text.")
+
+    async def crawls(*statuses: int) -> list[int]:
+        counts = []
+        async with fetching(Limits()) as fetcher:
+            for status in statuses:
+                site.routes["/robots.txt"] = Route("", status=status, content_type="text/plain")
+                crawler = Crawler(f"{site.url}/a", WordOverlap(""), fetcher)
+                counts.append(len([page async for page in crawler.pages()]))
+        return counts
+
+    assert asyncio.run(crawls(503, 200, 503)) == [0, 1, 1]
+    assert site.paths().count("/robots.txt") == 2
 
 
 def test_waits_between_requests_as_robots_txt_and_the_limits_ask(site: Site) -> None:
@@ -233,7 +252,8 @@ def test_a_site_that_does_not_answer_gives_no_pages_and_a_reason() -> None:
     crawler = Crawl("http://127.0.0.1:9/")
 
     assert crawl(crawler) == []
-    assert len(crawler.skipped) == 1
+    ((_, reason),) = crawler.skipped
+    assert "ConnectError" in reason
 
 
 def test_navigation_that_every_page_repeats_is_read_once(site: Site) -> None:

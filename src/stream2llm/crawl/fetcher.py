@@ -40,8 +40,8 @@ class Fetcher:
 
         Raises `Skip` with the reason when there is no page for us.
         """
-        if not await self._robots.allows(url):
-            raise Skip("robots.txt forbids it")
+        if refusal := await self._robots.refusal(url):
+            raise Skip(refusal)
         await self._politeness.turn(urlsplit(url).netloc, await self._robots.delay(url))
         await asyncio.sleep(self._latency(url))
         try:
@@ -76,8 +76,8 @@ class Fetcher:
         url = normalized(url)
         if site is not None and site_of(url) != site:
             raise Skip(f"leads to another site: {url}")
-        if not await self._robots.allows(url):
-            raise Skip(f"robots.txt forbids where it leads: {url}")
+        if refusal := await self._robots.refusal(url):
+            raise Skip(f"leads to {url}: {refusal}")
         return url
 
 
