@@ -11,9 +11,9 @@ from stream2llm.workloads.collect.embedding import MiniLM
 TOPICS = {
     "animals/cat.md": "Cats purr.\n\nA cat is a small animal that likes to sleep on a sofa and to hunt mice.",
     "animals/dog.txt": "A dog is a loyal animal that likes to be taken for a walk by its owner.",
-    "astronomy.html": "<html><body><article><p>Planets revolve around the sun; a comet has a long tail.</p></article></body></html>",
-    "cooking.rst": "Soup\n====\n\nBoil the vegetables with salt and pepper.\n\nBread is baked of flour, water and yeast.",
-    "money.py": '"""Interest."""\n\n\ndef interest(capital, rate):\n    return capital * rate  # what a bank pays for savings',
+    "astronomy.html": "<html><body><article><p>Planets revolve around the sun.</p></article></body></html>",
+    "cooking.rst": "Soup\n====\n\nBoil vegetables with salt.\n\nBread is baked of flour, water and yeast.",
+    "money.py": '"""Interest."""\n\n\ndef interest(capital, rate):\n    return capital * rate  # of savings',
 }
 
 
