@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from stream2llm.cli.collect_bars import Bars
+from stream2llm.cli.collect_bars import CollectBars
 from stream2llm.cli.needs import CRAWLER, LINK_RANKING, SEARCH, TRACES, require
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def register(app: typer.Typer) -> None:
         from stream2llm.crawl.politeness import Politeness
         from stream2llm.workloads.collect.crawl import CrawlRetriever, CrawlSettings
 
-        with _messages("crawl", out), Bars() as bars:
+        with _messages("crawl", out), CollectBars() as bars:
             asked = _started(_questions(questions, question), start)
             limits = Limits(pages=pages, depth=depth, concurrency=concurrency, seconds=seconds)
             settings = CrawlSettings(limits, page_chars, interval, Latency(seed, latency))
@@ -131,7 +131,7 @@ def register(app: typer.Typer) -> None:
         from stream2llm.workloads.collect.embedding import MiniLM
         from stream2llm.workloads.collect.index import built_index
 
-        with _messages("anns", out), Bars() as bars:
+        with _messages("anns", out), CollectBars() as bars:
             asked = _anywhere(_questions(questions, question))
             settings = SearchSettings(top_k, passage_chars, Latency(seed, latency, STEP_SIGMA))
             where = index or out.with_name(out.name.removesuffix(".gz").removesuffix(".jsonl") + ".index")
@@ -148,7 +148,7 @@ def _collected(
     header: Header,
     asked: tuple[Question, ...],
     retrieving: AbstractAsyncContextManager[Retriever],
-    bars: Bars,
+    bars: CollectBars,
 ) -> int:
     """Collects what is missing in the trace; how many questions have no query in the end."""
     from stream2llm.workloads.collect.collection import collecting
