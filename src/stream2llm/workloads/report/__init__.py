@@ -1,0 +1,1 @@
+"""The report on event logs: tables, pictures, one HTML file (docs/report.md)."""
