@@ -9,8 +9,6 @@ from typing import Any
 from stream2llm.workloads.events import Arm, Clock, Counters, Event, Run, What, writing_events
 from stream2llm.workloads.measured import Measured, measure
 
-RUN = Run(clock=Clock.VIRTUAL, arm=Arm.STREAM, workload="crawler", qps=4.0, queries=4)
-
 
 def run(arm: str = "stream", **fields: Any) -> Run:
     """A virtual run of the crawler workload at 4 queries per second, of 4 queries."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from stream2llm import __version__
-from stream2llm.cli import ask, check, collect, demo, profile, reproduce, serve, simulate, trace
+from stream2llm.cli import ask, check, collect, demo, profile, report, reproduce, serve, simulate, trace
 
 app = typer.Typer(
     name="stream2llm",
@@ -40,6 +40,7 @@ trace.register(app)
 simulate.register(app)
 reproduce.register(app)
 collect.register(app)
+report.register(app)
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ CRAWLER = (
 TRACES = tuple(
     Need(module, f"{module} for its traces", "pip install '.[workloads]'") for module in ("msgspec", "numpy")
 )
+PAGES = (Need("jinja2", "jinja2 for its HTML", "pip install '.[workloads]'"),)
 PICTURES = (Need("matplotlib", "matplotlib for its pictures", "pip install '.[workloads]'"),)
 LINK_RANKING = Need("bm25s", "bm25s to rank links", "pip install '.[workloads]'")
 SEARCH = tuple(

@@ -17,7 +17,7 @@ _PERCENTILES = tuple(map(percentile_name, SHARES))
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One cell. `detail`: smaller, below; `marked`: to be looked at."""
+    """One cell. `detail`: smaller, in lines below; `marked`: to be looked at."""
 
     text: str = "–"
     detail: str = ""
@@ -42,7 +42,7 @@ def tables(load: Load) -> tuple[Table, ...]:
 
 def number(value: float) -> str:
     """With three digits at least: 0.0312, 3.89, 12,564."""
-    if abs(value) >= 1000:
+    if abs(value) >= 999.5:
         return f"{value:,.0f}"
     text = f"{value:.3g}"
     return f"{value:.6f}".rstrip("0") if "e" in text else text
@@ -57,8 +57,8 @@ def spread(figure: Spread | None, unit: str = "") -> Entry:
     """The median; below it, the range over several seeds."""
     if figure is None:
         return Entry()
-    of_seeds = f"{number(figure.low)} to {number(figure.high)}" if figure.seeds > 1 else ""
-    return Entry(number(figure.median) + unit, of_seeds)
+    low, high = number(figure.low), number(figure.high)
+    return Entry(number(figure.median) + unit, f"{low}–{high}" if low != high else "")
 
 
 def _ttft(load: Load) -> Table | None:
@@ -81,7 +81,7 @@ def _paper(load: Load) -> Table | None:
                 return Entry()
             unit = " s" if found.unit == "s" else " x"
             mark = f" {MARK}" if found.far else ""
-            detail = f"paper {number(found.paper)}{unit}, {percent(found.deviation)}{mark}"
+            detail = f"paper {number(found.paper)}{unit}\n{percent(found.deviation)}{mark}"
             return Entry(number(found.ours) + unit, detail, found.far)
 
         return entry
@@ -94,20 +94,22 @@ def _paper(load: Load) -> Table | None:
 
 
 def _queries(load: Load) -> Table | None:
-    return _table(
-        load,
-        "Queries",
-        {
-            "queries": lambda line: Entry(f"{line.queries:,}"),
-            "failed": lambda line: Entry(f"{line.failed:,}", marked=line.failed > 0),
-            "unfinished": lambda line: Entry(f"{line.unfinished:,}", marked=line.unfinished > 0),
-            "queries/s": lambda line: spread(line.throughput),
-            "over waiting": lambda line: spread(line.throughput_ratio),
-            "total time [s]": lambda line: spread(line.total_seconds),
-            "time over waiting": lambda line: spread(line.total_ratio),
-        },
-        "Queries are those of all seeds together. Total time: from the first arrival to the last end.",
-    )
+    def count(of: Callable[[Line], int]) -> Callable[[Line], Entry]:
+        return lambda line: Entry(f"{of(line):,}", marked=of(line) > 0)
+
+    columns: dict[str, Callable[[Line], Entry]] = {"queries": lambda line: Entry(f"{line.queries:,}")}
+    if any(line.failed for line in load.lines):
+        columns["failed"] = count(lambda line: line.failed)
+    if any(line.unfinished for line in load.lines):
+        columns["unfinished"] = count(lambda line: line.unfinished)
+    columns |= {
+        "queries/s": lambda line: spread(line.throughput),
+        "over waiting": lambda line: spread(line.throughput_ratio),
+        "total time [s]": lambda line: spread(line.total_seconds),
+        "time over waiting": lambda line: spread(line.total_ratio),
+    }
+    note = "Queries are those of all seeds together. Total time: from the first arrival to the last end."
+    return _table(load, "Throughput", columns, note)
 
 
 def _work(load: Load) -> Table | None:
@@ -131,7 +133,7 @@ def _preemptions(load: Load) -> Table | None:
         def entry(line: Line) -> Entry:
             figure, paper = spread(line.counters.get(name)), line.paper_preemptions
             told = [figure.detail, f"paper {of_paper(paper):,}" if paper and figure.text != Entry().text else ""]
-            return Entry(figure.text, "; ".join(filter(None, told)))
+            return Entry(figure.text, "\n".join(filter(None, told)))
 
         return entry
 
