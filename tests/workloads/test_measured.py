@@ -62,6 +62,12 @@ def test_the_work_ratio_is_tokens_computed_over_prompts_and_answers() -> None:
     assert found.work_ratio == 1.5
 
 
+def test_the_net_work_ratio_counts_what_was_replaced_as_needed() -> None:
+    found = measured([1.0, 1.0], counters=counted(tokens_computed=612, tokens_invalidated=204))
+    assert (found.work_ratio, found.net_work_ratio) == (3.0, 1.5)
+    assert measured([1.0], counters=counted(tokens_computed=612, tokens_invalidated=0)).net_work_ratio is None
+
+
 def test_without_prompt_lengths_or_counters_there_is_no_work_ratio() -> None:
     unknown = [Event(event.t, event.query, event.what) for event in events([1.0])]
     assert measure(run(), [*unknown, counted(tokens_computed=10)]).work_ratio is None

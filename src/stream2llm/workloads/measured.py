@@ -117,6 +117,16 @@ class Measured:
         computed, needed = self.counters.get("tokens_computed"), self.tokens_needed
         return computed / needed if computed is not None and needed else None
 
+    @property
+    def net_work_ratio(self) -> float | None:
+        """The same where what was received and then replaced counts as needed too (as in `check pressure`).
+
+        None if nothing was replaced. Below 1 if some of it was replaced before it was computed.
+        """
+        computed, needed = self.counters.get("tokens_computed"), self.tokens_needed
+        invalidated = self.counters.get("tokens_invalidated", 0)
+        return computed / (needed + invalidated) if computed is not None and needed and invalidated else None
+
 
 def read(path: Path) -> Measured:
     """What the log at `path` says; one that is cut off or broken is read as far as it goes, see `cut_off`.

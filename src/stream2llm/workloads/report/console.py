@@ -18,23 +18,16 @@ def show(summary: Summary, console: Console) -> None:
         console.print(Text(" · ".join(filter(None, (load.title, load.clock, place))), style="bold"))
         for table in tables(load):
             console.print()
+            console.print(Text(table.title))
             console.print(_rendered(table))
+            if table.note:
+                console.print(Text(table.note, style="dim"))
     for note in summary.notes:
         console.print(Text(f"note: {note}"))
 
 
 def _rendered(table: Table) -> RichTable:
-    made = RichTable(
-        title=Text(table.title),
-        title_justify="left",
-        title_style="",
-        caption=Text(table.note) if table.note else None,
-        caption_justify="left",
-        box=None,
-        pad_edge=False,
-        padding=(0, 2, 0, 0),
-        header_style="dim",
-    )
+    made = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for number, column in enumerate(table.columns):
         made.add_column(Text(column), justify="right" if number else "left", no_wrap=number == 0)
     for row in table.rows:

@@ -50,8 +50,17 @@ def draw(profile: CostProfile, theme: Theme) -> Figure:
     axes.plot(xs, copies, color=copy, label="copy of their KV out and back")
     if (crossing := swapped_from(profile)) is not None:
         always = crossing == xs[0]
-        said = " swapping is cheaper\n than recomputing\n" + (" at any length" if always else f" from {crossing:,} tokens on")
-        axes.annotate(said, (crossing, 0.98), va="top", fontsize=8.5, xycoords=("data", "axes fraction"), color=theme.ink if always else mark)
+        said = " swapping is cheaper\n than recomputing\n" + (
+            " at any length" if always else f" from {crossing:,} tokens on"
+        )
+        axes.annotate(
+            said,
+            (crossing, 0.98),
+            va="top",
+            fontsize=8.5,
+            xycoords=("data", "axes fraction"),
+            color=theme.ink if always else mark,
+        )
         if not always:
             axes.axvline(crossing, color=mark, linewidth=1.2, linestyle=_LINES[2])
     axes.set_xscale("log")

@@ -52,6 +52,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     counters: Mapping[str, Spread]
     tokens_needed: Spread | None
     work_ratio: Spread | None
+    net_work_ratio: Spread | None
     paper: Mapping[str, Paper]
     paper_preemptions: Preemptions | None
 
@@ -127,6 +128,7 @@ def _line(row: Row) -> Line:
         counters={name: spread for name in names if (spread := _counter(row, name))},
         tokens_needed=row.spread(lambda run: run.tokens_needed),
         work_ratio=row.spread(lambda run: run.work_ratio),
+        net_work_ratio=row.spread(lambda run: run.net_work_ratio),
         paper={percentile_name(b.share): Paper(b.unit, b.ours, b.paper, b.deviation, b.far) for b in beside(row)},
         paper_preemptions=published_preemptions(row),
     )

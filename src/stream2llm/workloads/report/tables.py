@@ -118,12 +118,13 @@ def _work(load: Load) -> Table | None:
         "Work",
         {
             "work ratio": lambda line: spread(line.work_ratio),
+            "net of invalidated": lambda line: spread(line.net_work_ratio),
             "tokens computed": lambda line: spread(line.counters.get("tokens_computed")),
             "tokens needed": lambda line: spread(line.tokens_needed),
             "tokens invalidated": lambda line: spread(line.counters.get("tokens_invalidated")),
         },
         "Work ratio: tokens computed over needed, which are final prompts and answers, once. Invalidated: received and "
-        "then replaced.",
+        "then replaced; net of them, they count as needed.",
         needs=("work ratio", "tokens computed", "tokens invalidated"),
     )
 
