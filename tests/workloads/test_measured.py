@@ -18,7 +18,7 @@ FIGURES = st.lists(st.floats(0, 1e6), min_size=1, max_size=50)
 
 def test_ttft_runs_from_the_last_piece_and_completion_from_the_arrival() -> None:
     times = measured([0.25]).queries[0]
-    assert times == Times("q0", arrival=0.0, last=2.0, first=2.25, end=2.75, tokens=100, generated=3)
+    assert times == Times("q0", arrival=0.0, last=2.0, first=2.25, end=2.75, operations=2, tokens=100, generated=3)
     assert (times.ttft, times.completion) == (0.25, 2.75)
 
 

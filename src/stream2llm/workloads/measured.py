@@ -36,7 +36,8 @@ def quantile(values: Sequence[float], share: float) -> float:
 class Times:
     """One query: seconds since the run's start, None for what the log does not have.
 
-    `tokens`: length of the final prompt; `generated`: tokens of the answer; `error`: why it failed, else empty.
+    `operations`: how many were handed over; `tokens`: length of the final prompt; `generated`: tokens of the answer;
+    `error`: why it failed, else empty.
     """
 
     query: str
@@ -44,6 +45,7 @@ class Times:
     last: float | None = None
     first: float | None = None
     end: float | None = None
+    operations: int = 0
     tokens: int | None = None
     generated: int | None = None
     error: str = ""
@@ -147,7 +149,7 @@ def read(path: Path) -> Measured:
 
 
 def measure(run: Run, records: Iterable[Event | Counters]) -> Measured:
-    """What these records, in any order, say of `run`. Of an event that a query has twice the first counts.
+    """What these records, in any order, say of `run`. Of an event that a query should have once the first counts.
 
     Raises `ValueError` for a first token before the last piece.
     """
@@ -173,8 +175,10 @@ def _after(times: Times, event: Event) -> Times:
     match event.what:
         case What.ARRIVED if times.arrival is None:
             return replace(times, arrival=event.t)
+        case What.SENT:
+            return replace(times, operations=times.operations + 1)
         case What.LAST if times.last is None:
-            return replace(times, last=event.t, tokens=event.tokens)
+            return replace(times, last=event.t, operations=times.operations + 1, tokens=event.tokens)
         case What.FIRST if times.first is None:
             return replace(times, first=event.t)
         case What.END if times.end is None:

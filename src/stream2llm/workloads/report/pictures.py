@@ -87,7 +87,7 @@ def of_load(cell: Cell, rows: Sequence[Row], panels: Sequence[Panel] = ()) -> It
         yield picture(
             "timeline",
             f"Query {panels[0].query}: tokens over time",
-            "Of one query: when its pieces came, the tokens handed over and prefilled, and the first token.",
+            "Of one query: when its pieces came, the tokens retrieved and prefilled, and the first token.",
             draw_panels,
             panels,
         )

@@ -1,4 +1,4 @@
-"""One query's timeline under several variants: pieces, tokens handed over and prefilled, the first token."""
+"""One query's timeline under several variants: pieces, tokens retrieved and prefilled, the first token."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ Points = tuple[tuple[float, float], ...]
 class Panel:
     """One query under one variant. Times in seconds since its arrival.
 
-    `handed`, `prefilled`: (time, tokens so far), as the log has them; `pieces`: when each was handed over.
+    `retrieved`, `prefilled`: (time, tokens so far), as the log has them; the second is empty if the log does not say.
+    `pieces`: when each came.
     """
 
     query: str
     variant: Variant
-    handed: Points
+    retrieved: Points
     prefilled: Points
     pieces: tuple[float, ...]
     last: float
@@ -52,14 +53,19 @@ def panels(rows: Sequence[Row]) -> tuple[Panel, ...]:
 
 
 def typical_query(runs: Sequence[Measured]) -> str | None:
-    """The query with the median time from arrival to last piece, of those that have a TTFT in all runs."""
+    """The query with the median time from arrival to last piece, of those that have a TTFT in all runs.
+
+    Of those with several operations, if there are any.
+    """
     if not runs:
         return None
     common = set.intersection(*({query.query for query in run.queries if query.ttft is not None} for run in runs))
+    answered = [times for times in runs[-1].queries if times.query in common]
+    streamed = [times for times in answered if times.operations > 1] or answered
     retrieval = {
         times.query: times.last - times.arrival
-        for times in runs[-1].queries
-        if times.query in common and times.last is not None and times.arrival is not None
+        for times in streamed
+        if times.last is not None and times.arrival is not None
     }
     if not retrieval:
         return None
@@ -68,17 +74,17 @@ def typical_query(runs: Sequence[Measured]) -> str | None:
 
 
 def panel(variant: Variant, events: Sequence[Event]) -> Panel:
-    """The panel of one query's events: it arrived, and has a last piece and a first token."""
+    """The panel of one query's events, which include its arrival, its last piece and its first token."""
     at = {event.what: event.t for event in reversed(events)}
     arrival, last, first = at[What.ARRIVED], at[What.LAST], at[What.FIRST]
     sent = [event for event in events if event.what in (What.SENT, What.LAST)]
-    handed = tuple((event.t - arrival, float(event.tokens)) for event in sent if event.tokens is not None)
+    retrieved = tuple((event.t - arrival, float(event.tokens)) for event in sent if event.tokens is not None)
     known = [e for e in events if e.what is What.ACKED and e.computed is not None and e.t <= first]
     prefilled = [(event.t - arrival, float(event.computed or 0)) for event in known]
-    if handed:
-        prefilled.append((first - arrival, handed[-1][1]))
+    if prefilled and retrieved:
+        prefilled.append((first - arrival, retrieved[-1][1]))
     pieces = tuple(sorted({event.t - arrival for event in sent}))
-    return Panel(events[0].query, variant, handed, tuple(prefilled), pieces, last - arrival, first - arrival)
+    return Panel(events[0].query, variant, retrieved, tuple(prefilled), pieces, last - arrival, first - arrival)
 
 
 def draw_panels(panels: Sequence[Panel], theme: Theme, *, title: str) -> Figure:
@@ -95,18 +101,14 @@ def draw_panels(panels: Sequence[Panel], theme: Theme, *, title: str) -> Figure:
     all_axes[-1].set_xlabel("seconds since the query's arrival")
     figure.supylabel("tokens", fontsize=9.5)
     figure.suptitle(title, x=0.01, ha="left", fontsize=10)
-    figure.legend(
-        handles=[
-            Line2D([], [], color=theme.ink, marker="|", linestyle="none", markersize=9, label="a piece arrives"),
-            Line2D([], [], color=theme.ink, linewidth=1.4, label="handed over"),
-            Patch(facecolor=theme.ink, alpha=0.45, label="known to be prefilled"),
-            Patch(facecolor=theme.ink, alpha=0.15, label="waiting for the first token"),
-        ],
-        loc="outside lower center",
-        ncols=4,
-        fontsize=8.5,
-        handlelength=1.8,
-    )
+    handles = [
+        Line2D([], [], color=theme.ink, marker="|", linestyle="none", markersize=9, label="a piece arrives"),
+        Line2D([], [], color=theme.ink, linewidth=1.4, label="retrieved"),
+        Patch(facecolor=theme.ink, alpha=0.15, label="waiting for the first token"),
+    ]
+    if any(panel.prefilled for panel in panels):
+        handles.insert(2, Patch(facecolor=theme.ink, alpha=0.45, label="known to be prefilled"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8.5, handlelength=1.8)
     return figure
 
 
@@ -114,7 +116,7 @@ def _draw_panel(axes: Axes, panel: Panel, pieces: Sequence[float], theme: Theme)
     shade = colour(panel.variant, theme)
     end = panel.first
     axes.axvspan(panel.last, panel.first, color=shade, alpha=0.18, linewidth=0)
-    for points, fill in ((panel.prefilled, True), (panel.handed, False)):
+    for points, fill in ((panel.prefilled, True), (panel.retrieved, False)):
         xs = [0.0, *(x for x, _ in points), end]
         ys = [0.0, *(y for _, y in points), points[-1][1] if points else 0.0]
         if fill:
