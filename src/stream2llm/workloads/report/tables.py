@@ -41,7 +41,7 @@ def tables(load: Load) -> tuple[Table, ...]:
 
 
 def number(value: float) -> str:
-    """With three digits at least: 0.0312, 3.89, 12,564."""
+    """Rounded to three digits, or to a whole number: 0.0312, 3.89, 12,564."""
     if abs(value) >= 999.5:
         return f"{value:,.0f}"
     text = f"{value:.3g}"
