@@ -79,7 +79,7 @@ def register(app: typer.Typer) -> None:
         question: list[str] | None = _QUESTION,
         pages: int = typer.Option(8, min=1, help="Pages of a crawl at most."),
         depth: int = typer.Option(2, min=0, help="Links followed in a row at most."),
-        seconds: float | None = typer.Option(None, min=0.0, help="Seconds of a crawl at most."),
+        seconds: float | None = typer.Option(None, min=0.1, help="Seconds of a crawl at most."),
         page_chars: int = typer.Option(6000, min=100, help="Characters of each page to take."),
         concurrency: int = typer.Option(2, min=1, help="Fetches in flight."),
         interval: float = typer.Option(0.5, min=0.0, help="Seconds between two requests to a host at least."),
@@ -96,7 +96,7 @@ def register(app: typer.Typer) -> None:
         from stream2llm.crawl.politeness import Politeness
         from stream2llm.workloads.collect.crawl import CrawlRetriever, CrawlSettings
 
-        with _messages("crawl", out), CollectBars() as bars:
+        with _messages("crawl"), CollectBars() as bars:
             asked = _started(_questions(questions, question), start)
             limits = Limits(pages=pages, depth=depth, concurrency=concurrency, seconds=seconds)
             settings = CrawlSettings(limits, page_chars, interval, Latency(seed, latency))
@@ -131,7 +131,7 @@ def register(app: typer.Typer) -> None:
         from stream2llm.workloads.collect.embedding import MiniLM
         from stream2llm.workloads.collect.index import built_index
 
-        with _messages("anns", out), CollectBars() as bars:
+        with _messages("anns"), CollectBars() as bars:
             asked = _anywhere(_questions(questions, question))
             settings = SearchSettings(top_k, passage_chars, Latency(seed, latency, STEP_SIGMA))
             where = index or out.with_name(out.name.removesuffix(".gz").removesuffix(".jsonl") + ".index")
@@ -197,7 +197,7 @@ def _anywhere(questions: tuple[Question, ...]) -> tuple[Question, ...]:
 
 
 @contextmanager
-def _messages(command: str, out: Path) -> Iterator[None]:
+def _messages(command: str) -> Iterator[None]:
     """Turns what goes wrong into one line and the documented exit status."""
     from stream2llm.workloads.collect import CollectError
     from stream2llm.workloads.lines import FormatError
@@ -208,9 +208,6 @@ def _messages(command: str, out: Path) -> Iterator[None]:
         typer.echo(f"stream2llm collect {command}: {error}", err=True)
         raise typer.Exit(USAGE) from error
     except KeyboardInterrupt as interrupt:
-        typer.echo(
-            f"stream2llm collect {command}: interrupted; what was collected is in {out}, "
-            "and the same command goes on from there",
-            err=True,
-        )
+        said = "interrupted; what was collected is kept, and the same command goes on from there"
+        typer.echo(f"stream2llm collect {command}: {said}", err=True)
         raise typer.Exit(INTERRUPTED) from interrupt
