@@ -314,6 +314,16 @@ class TestLimits:
         assert time.monotonic() - start < 5
 
 
+def test_the_statistics_count_what_the_scheduler_did(api: Api) -> None:
+    (before,) = ok(api.get("/statistics"))["data"]
+    stream = api.open(text=TEXT)
+    api.complete(stream)
+    (after,) = ok(api.get("/statistics"))["data"]
+    assert after["opened"] == before["opened"] + 1
+    assert after["finals"] == before["finals"] + 1
+    assert after["tokens_computed"] > before["tokens_computed"]
+
+
 @pytest.fixture(scope="module")
 def app() -> FastAPI:
     app = FastAPI()
@@ -337,7 +347,7 @@ def test_the_api_key_guards_every_route(app: FastAPI) -> None:
 def test_openapi_describes_every_route_and_field(app: FastAPI) -> None:
     schema = app.openapi()
     operations = [op for path in schema["paths"].values() for op in path.values()]
-    assert len(operations) == 10
+    assert len(operations) == 11
     assert all(operation["description"] for operation in operations)
     for name in ("OpenRequest", "WriteRequest"):
         fields = schema["components"]["schemas"][name]["properties"]

@@ -12,7 +12,7 @@ from vllm.renderers.chat_utils import has_non_text_content
 from stream2llm import content
 from stream2llm.content import Content
 
-RESERVED_IDS = frozenset({"jsonl", "ws"})
+RESERVED_IDS = frozenset({"jsonl", "statistics", "ws"})
 ID_PATTERN = r"^[A-Za-z0-9_-]{1,64}$"
 MAX_TTL = 86400.0
 DEFAULT_TTL = 600.0
@@ -153,6 +153,13 @@ class StreamDetails(StreamStatus):
 class StreamList(BaseModel):
     object: Literal["list"] = "list"
     data: list[StreamStatus]
+
+
+class SchedulerStatistics(BaseModel):
+    """Counters of the scheduler since it started, of each data-parallel rank; docs/scheduling.md names them."""
+
+    object: Literal["context_stream.statistics"] = "context_stream.statistics"
+    data: list[dict[str, Any]]
 
 
 class StreamClosed(BaseModel):

@@ -14,6 +14,7 @@ from stream2llm.vllm.endpoints.errors import ContextRoute
 from stream2llm.vllm.endpoints.jsonl import upload
 from stream2llm.vllm.endpoints.models import (
     OpenRequest,
+    SchedulerStatistics,
     StreamClosed,
     StreamDetails,
     StreamList,
@@ -96,6 +97,12 @@ async def upload_put(raw_request: Request, streams: Streams) -> Response | None:
 async def socket(websocket: WebSocket) -> None:
     """The same operations as messages; see docs/http-api.md."""
     await StreamSocket(websocket.app.state.context_streams, websocket).serve()
+
+
+@router.get("/statistics")
+async def read_statistics(streams: Streams) -> SchedulerStatistics:
+    """What the scheduler counted since it started: tokens computed, preemptions, waits."""
+    return SchedulerStatistics(data=await streams.ops.statistics())
 
 
 @router.get("/{stream_id}", response_model_exclude_unset=True, responses=_errors(**_UNKNOWN, **_OVER))
