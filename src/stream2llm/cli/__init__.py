@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from stream2llm import __version__
-from stream2llm.cli import ask, check, collect, demo, profile, report, reproduce, serve, simulate, trace
+from stream2llm.cli import ask, check, collect, demo, profile, replay, report, reproduce, serve, simulate, trace
 
 app = typer.Typer(
     name="stream2llm",
@@ -41,6 +41,7 @@ simulate.register(app)
 reproduce.register(app)
 collect.register(app)
 report.register(app)
+replay.register(app)
 
 
 def main() -> None:

@@ -253,6 +253,9 @@ TOUCHED: tuple[Touched, ...] = (
     Touched("vllm.entrypoints.cli.serve:ServeSubcommand.validate", "vLLM's own checks of options", ("args",)),
     Touched("vllm.entrypoints.cli.serve:make_arg_parser", "vLLM's options"),
     Touched("vllm.logger:configure_logging_from_args", "as vLLM's command does"),
+    # vllm/streaming_input.py: the arm `input` of a replay
+    Touched("vllm.v1.engine.async_llm:AsyncLLM.generate", "takes a prompt as it grows", ("prompt", "sampling_params")),
+    Touched("vllm.engine.protocol:StreamingInput", "a piece of such a prompt"),
     # vllm/offload: the host tier, a KV connector
     *(
         Touched(f"vllm.distributed.kv_transfer.kv_connector.v1.base:KVConnectorBase_V1.{hook}", "the host tier is one")
