@@ -40,7 +40,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import httpx
-from benchmarks._servers import serving, tiny_model
+from benchmarks._servers import engine_cores, serving, tiny_model
 
 from stream2llm import AsyncClient
 from stream2llm.client import AsyncContextStream
@@ -331,12 +331,6 @@ def server_options(arguments: argparse.Namespace) -> list[str]:
         *("--custom-histogram-buckets", json.dumps({"inter_token_latency": BUCKETS})),
         *(part for option in arguments.serve_option for part in shlex.split(option)),
     ]
-
-
-def engine_cores(count: int) -> dict[str, str]:
-    """The environment of an engine on the CPU that leaves the other cores to server, client and writer."""
-    cores = sorted(os.sched_getaffinity(0))[:count]
-    return {"OMP_NUM_THREADS": str(len(cores)), "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores))}
 
 
 def setting(arguments: argparse.Namespace) -> dict[str, Any]:
