@@ -80,7 +80,6 @@ class Subject:
     arm: Arm
     command: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
-    preemption: str = ""
 
 
 WAIT = Subject(Arm.WAIT, serving.STOCK, STOCK_CPU)
@@ -89,15 +88,10 @@ INPUT = Subject(Arm.INPUT)
 STREAM = Subject(Arm.STREAM, serving.OURS)
 SCENARIOS = {
     "ample": (WAIT, WARM, INPUT, STREAM),
-    "pressure": (
-        WAIT,
-        WARM,
-        replace(STREAM, preemption="cost", options=("--host-gib", "1")),
-        replace(STREAM, preemption="recompute"),
-    ),
+    "pressure": (WAIT, WARM, replace(STREAM, options=("--host-gib", "1")), STREAM),
 }
 TARGETS = {
-    "ample": {"stream": (6.0, 7.0, 5.0)},
+    "ample": {"stream recompute": (6.0, 7.0, 5.0)},
     "pressure": {"stream cost": (5.0, 8.0, 6.0), "stream recompute": (1.0, 1.0, 1.0)},
 }
 
@@ -123,8 +117,9 @@ class Bench:
             completions = Completions(http, "tiny", salt=secrets.token_hex(8))
             await Prefills(completions, Vocabulary()).seconds(1024)  # pays for what a server does only once
             arm = arm_named(subject.arm, client, completions)
-            policy = await servers.policy(http) if subject.arm is Arm.STREAM else ""
-            header = load.run(subject.arm, model="tiny", max_tokens=1, policy=policy, preemption=subject.preemption)
+            scheduling = await servers.scheduling(http) if subject.arm is Arm.STREAM else servers.Scheduling()
+            policy, preemption = scheduling.policy, scheduling.preemption
+            header = load.run(subject.arm, model="tiny", max_tokens=1, policy=policy, preemption=preemption)
             return await self._recorded(header, load, arm, partial(counted, http))
 
     async def in_process(self, model: str, options: Sequence[str]) -> list[Measured]:

@@ -17,19 +17,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from stream2llm.cli.needs import ENGINE, TRACES, require
+from stream2llm.cli.replay_view import figures, progress, text
 
 if TYPE_CHECKING:
     from stream2llm.workloads.measured import Measured
     from stream2llm.workloads.replay.content import Vocabulary
     from stream2llm.workloads.replay.load import Load
-    from stream2llm.workloads.replay.recorder import Tally
+    from stream2llm.workloads.replay.server import Scheduling
     from stream2llm.workloads.utilisation import Seconds
 
 REFUSED, USAGE, INTERRUPTED = 1, 2, 130
-SHOWN_EVERY_S = 0.25
-# vLLM's token budget of a step in the paper's evaluation.
-PAPER_STEP_TOKENS = {"anns": 8192}
-PAPER_STEP_TOKENS_ELSE = 2048
 
 HELP = """Drive a running server with the queries of TRACE, and log every event.
 
@@ -73,6 +70,7 @@ class Options:
     vocabulary: Vocabulary
     token_scale: float | None
     matches: bool
+    paper_machine: str
     machine: str
     out: Path
 
@@ -113,6 +111,7 @@ def register(app: typer.Typer) -> None:
         vocabulary: str = typer.Option(
             "1000:19999", metavar="FIRST:LAST", help="Token ids that are drawn for pieces without text."
         ),
+        machine: str = typer.Option("", help="What the server runs on, for the log: runs on one machine are compared."),
         as_json: bool = typer.Option(False, "--json", help="Print one JSON object last."),
     ) -> None:
         require("replay", *((ENGINE,) if arm is ArmName.INPUT else ()), *TRACES)
@@ -134,11 +133,12 @@ def register(app: typer.Typer) -> None:
                 vocabulary=_vocabulary(vocabulary),
                 token_scale=token_scale,
                 matches=match_paper,
-                machine=paper_machine,
+                paper_machine=paper_machine,
+                machine=machine,
                 out=out,
             )
             measured, stopped = asyncio.run(_Replay(options, load).run())
-        typer.echo(json.dumps(figures(measured)) if as_json else _text(measured, out))
+        typer.echo(json.dumps(figures(measured)) if as_json else text(measured, out))
         if stopped:
             raise typer.Exit(INTERRUPTED)
         raise typer.Exit(REFUSED if measured.failed or not measured.queries else 0)
@@ -158,10 +158,16 @@ class _Replay:
         from stream2llm.workloads.replay.run import record
 
         source = self._engine() if self._options.arm is ArmName.INPUT else self._server()
-        async with source as (arm, model, policy, count):
-            answer = self._options.max_tokens
-            header = self._load.run(Arm(self._options.arm), model=model, policy=policy, max_tokens=answer)
-            with _stopping(self._stop), _progress(header.queries) as show:
+        async with source as (arm, model, scheduling, count):
+            header = self._load.run(
+                Arm(self._options.arm),
+                model=model,
+                machine=self._options.machine,
+                max_tokens=self._options.max_tokens,
+                policy=scheduling.policy,
+                preemption=scheduling.preemption,
+            )
+            with _stopping(self._stop), progress(header.queries) as show:
                 measured = await record(
                     self._options.out,
                     header,
@@ -175,7 +181,7 @@ class _Replay:
         return measured, self._stop.is_set()
 
     @asynccontextmanager
-    async def _server(self) -> AsyncIterator[tuple[Any, str, str, Any]]:
+    async def _server(self) -> AsyncIterator[tuple[Any, str, Scheduling, Any]]:
         from functools import partial
 
         from stream2llm.client import AsyncClient
@@ -197,20 +203,23 @@ class _Replay:
             await self._scale(prefills.seconds, served.longest)
             async with AsyncClient(given.server, api_key=given.api_key, model=served.model) as client:
                 arm = arm_named(given.arm, client, completions)
-                yield arm, served.model, await server.policy(http), partial(counted, http)
+                # Only streams are scheduled by our policy; the other arms' requests are stock ones.
+                scheduling = await server.scheduling(http) if given.arm is ArmName.STREAM else server.Scheduling()
+                yield arm, served.model, scheduling, partial(counted, http)
 
     @asynccontextmanager
-    async def _engine(self) -> AsyncIterator[tuple[Any, str, str, Any]]:
+    async def _engine(self) -> AsyncIterator[tuple[Any, str, Scheduling, Any]]:
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         from stream2llm.embedded import resolve_model
         from stream2llm.vllm.streaming_input import InputEngine
+        from stream2llm.workloads.replay.server import Scheduling
 
         given = self._options
         model = given.model or "default"
         engine = InputEngine(resolve_model(model), given.engine_options, given.max_tokens, given.vocabulary)
         try:
             await self._scale(engine.seconds, engine.longest)
-            yield engine, Path(model).name, "", _nothing
+            yield engine, Path(model).name, Scheduling(), _nothing
         finally:
             engine.shutdown()
 
@@ -225,13 +234,14 @@ class _Replay:
         queries = self._load.queries
         room = None if longest is None else longest - self._options.max_tokens
         here = await prefill_curve(seconds, probes(queries, room))
-        there = _paper_seconds(self._options.machine, self._load.workload)
+        there = _paper_seconds(self._options.paper_machine, self._load.workload)
         found = match(queries, self._load.qps, there, here, token_scale=self._options.token_scale, longest=room)
         self._load = self._load.matched(found)
         typer.echo(
-            f"matched to {self._options.machine} at {self._load.qps:g} queries/s: {found.load:.2f} of the capacity, "
-            f"retrieval takes {found.retrieval_ratio:.3g} times as long as prefill; for other arms repeat it with "
-            f"--token-scale {self._load.token_scale:g} --time-scale {self._load.time_scale:g}",
+            f"matched to {self._options.paper_machine} at {self._load.qps:g} queries/s: {found.load:.2f} of the "
+            f"capacity, retrieval takes {found.retrieval_ratio:.3g} times as long as prefill; "
+            f"for other arms repeat it with --token-scale {self._load.token_scale:g} "
+            f"--time-scale {self._load.time_scale:g}",
             err=True,
         )
 
@@ -289,58 +299,14 @@ def _vocabulary(text: str) -> Vocabulary:
 
 def _paper_seconds(machine: str, workload: str) -> Seconds:
     from stream2llm.costs import paper_profile
+    from stream2llm.workloads.machines import STEP_TOKENS
 
-    return paper_profile(machine, PAPER_STEP_TOKENS.get(workload, PAPER_STEP_TOKENS_ELSE)).prefill_seconds
+    return paper_profile(machine, STEP_TOKENS.get(workload, 2048)).prefill_seconds
 
 
 async def _nothing() -> dict[str, float]:
     """What the engine of `--arm input` has counted: it keeps no statistics."""
     return {}
-
-
-def figures(measured: Measured) -> dict[str, Any]:
-    """What `--json` prints."""
-    from stream2llm.workloads.measured import SHARES, percentile_name
-
-    ttft = {f"ttft_{percentile_name(share).lower()}_s": measured.quantile(share) for share in SHARES if measured.ttft}
-    return {
-        "arm": measured.run.arm.value,
-        "queries": measured.run.queries,
-        "arrived": len(measured.queries),
-        "finished": len(measured.completion),
-        "failed": measured.failed,
-        "seconds": measured.total_seconds,
-        "throughput": measured.throughput,
-        **ttft,
-        "token_scale": measured.run.settings["token_scale"],
-        "time_scale": measured.run.time_scale,
-        "work_ratio": measured.work_ratio,
-        "counters": dict(measured.counters),
-    }
-
-
-def _text(measured: Measured, out: Path) -> str:
-    from stream2llm.workloads.measured import SHARES, percentile_name
-    from stream2llm.workloads.replay.run import STOPPED
-
-    run = measured.run
-    stopped = sum(query.error == STOPPED for query in measured.queries)
-    failed = measured.failed - stopped
-    lines = [
-        f"{run.arm.value}: {len(measured.completion)} of {run.queries} queries answered, {failed} failed"
-        f"{f', {stopped} stopped' if stopped else ''}, in {measured.total_seconds:.1f} s"
-    ]
-    if measured.ttft:
-        ttft = ", ".join(f"{percentile_name(share)} {measured.quantile(share):.3f} s" for share in SHARES)
-        lines.append(f"time to first token: {ttft}")
-    if measured.work_ratio is not None:
-        lines.append(f"tokens computed over tokens needed: {measured.work_ratio:.3f}")
-    lag = measured.counters.get("load_lag_p99_seconds", 0.0)
-    lines.append(f"this load generator was {1e3 * lag:.1f} ms late at P99")
-    errors = [query.error for query in measured.queries if query.error not in ("", STOPPED)]
-    if errors:
-        lines.append(f"the last error: {errors[-1]}")
-    return "\n".join([*lines, f"written to {out}"])
 
 
 @contextmanager
@@ -373,35 +339,3 @@ def _stopping(stop: asyncio.Event) -> Iterator[None]:
         yield
     finally:
         loop.remove_signal_handler(signal.SIGINT)
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Any]:
-    """A line on standard error, if that is a terminal: queries that arrived, ended, failed, and the median TTFT."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, console=Console(stderr=True), auto_refresh=False)
-    shown = bar.add_task("replay", total=total)
-    watchers: list[asyncio.Task[None]] = []
-
-    async def follow(tally: Tally) -> None:
-        while True:
-            bar.update(shown, completed=tally.finished + tally.failed, description=_description(tally), refresh=True)
-            await asyncio.sleep(SHOWN_EVERY_S)
-
-    try:
-        with bar:
-            yield lambda tally: watchers.append(asyncio.create_task(follow(tally)))
-    finally:
-        for watcher in watchers:
-            watcher.cancel()
-
-
-def _description(tally: Tally) -> str:
-    from statistics import median
-
-    failed = f", {tally.failed} failed" if tally.failed else ""
-    ttft = f", TTFT {median(tally.ttfts):.3f} s" if tally.ttfts else ""
-    return f"{tally.arrived} arrived{failed}{ttft}"

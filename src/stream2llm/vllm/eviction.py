@@ -72,6 +72,8 @@ class Eviction:
         self.statistics.tokens_recomputed += tokens - held
 
     def figures(self) -> dict[str, Any]:
-        """`EvictionStatistics`, and the host tier's own, for the statistics op."""
+        """The kind of preemption, `EvictionStatistics`, and the host tier's own, for the statistics op."""
+        without_tier = self._tier is None and self.allowed
+        preemption = Mode.RECOMPUTE if without_tier else self._mode
         tier = {"host_tier": asdict(self._tier.statistics())} if self._tier is not None else {}
-        return {**asdict(self.statistics), **tier}
+        return {"preemption": preemption.value, **asdict(self.statistics), **tier}

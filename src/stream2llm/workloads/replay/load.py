@@ -38,7 +38,9 @@ class Load:
         """The same, scaled as `match` says; the time scale to three digits, so that it can be typed again."""
         return replace(self, token_scale=match.token_scale, time_scale=float(f"{match.time_scale:.3g}"))
 
-    def run(self, arm: Arm, *, model: str, max_tokens: int, policy: str = "", preemption: str = "") -> Run:
+    def run(
+        self, arm: Arm, *, model: str, max_tokens: int, machine: str = "", policy: str = "", preemption: str = ""
+    ) -> Run:
         """The header of a log of this load."""
         return Run(
             clock=Clock.REAL,
@@ -52,6 +54,7 @@ class Load:
             seed=self.seed,
             queries=len(self.queries),
             model=model,
+            machine=machine,
             settings={"token_scale": self.token_scale, "max_tokens": max_tokens},
         )
 

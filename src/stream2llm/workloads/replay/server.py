@@ -25,6 +25,14 @@ class Served:
     longest: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """Policy and kind of preemption, as `stream2llm serve` names them."""
+
+    policy: str = ""
+    preemption: str = ""
+
+
 def connect(url: str, api_key: str | None = None) -> httpx.AsyncClient:
     """A client with as many connections as a replay has queries at once."""
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
@@ -56,7 +64,10 @@ async def has_streams(http: httpx.AsyncClient) -> bool:
     return (await http.get(ROUTES)).is_success
 
 
-async def policy(http: httpx.AsyncClient) -> str:
-    """The scheduling policy, empty where the server has no context streams."""
+async def scheduling(http: httpx.AsyncClient) -> Scheduling:
+    """How the server schedules; nothing is known of one without context streams."""
     statistics = await http.get(f"{ROUTES}/statistics")
-    return str(statistics.json()["data"][0].get("policy", "")) if statistics.is_success else ""
+    if not statistics.is_success:
+        return Scheduling()
+    first, *_ = statistics.json()["data"]
+    return Scheduling(str(first.get("policy", "")), str(first.get("preemption", "")))
