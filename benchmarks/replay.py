@@ -69,7 +69,6 @@ POOL_SHARE = 1 / 3
 SETTLE_S = 1.0
 PROBING_STEP_TOKENS = 512
 ROOM = 64  # tokens: for the answer, and for pieces that are rounded up
-LONGEST = MAX_TOKENS - ROOM
 STOCK_CPU = ("--dtype", "float32", "--block-size", str(BLOCK))
 
 
@@ -160,10 +159,12 @@ async def matched(base_url: str, loads: Sequence[Load], token_scale: float | Non
     """How to scale the loads for this server; the same for all of them."""
     queries = [query for load in loads for query in load.queries]
     async with servers.connect(base_url) as http:
-        prefills = Prefills(Completions(http, "tiny", secrets.token_hex(8)), Vocabulary())
-        here = await prefill_curve(prefills.seconds, probes(queries, LONGEST))
+        served = await servers.served(http)
+        longest = (served.longest or MAX_TOKENS) - ROOM
+        prefills = Prefills(Completions(http, served.model, secrets.token_hex(8)), Vocabulary())
+        here = await prefill_curve(prefills.seconds, probes(queries, longest))
     there = paper_profile("2xh200", PAPER_STEP_TOKENS).prefill_seconds
-    return match(queries, loads[0].qps, there, here, token_scale=token_scale, longest=LONGEST)
+    return match(queries, loads[0].qps, there, here, token_scale=token_scale, longest=longest)
 
 
 def pool_blocks(loads: Sequence[Load], longest: int) -> int:
@@ -174,16 +175,17 @@ def pool_blocks(loads: Sequence[Load], longest: int) -> int:
 
 @contextmanager
 def running(
-    subjects: Sequence[Subject], model: str, options: Sequence[str], cores: int
+    subjects: Sequence[Subject], model: str, options: Sequence[str], arguments: argparse.Namespace
 ) -> Iterator[dict[Subject, str]]:
     """The addresses of the servers that the subjects need; those that need the same one share it."""
-    addresses: dict[tuple[tuple[str, ...], ...], str] = {}
+    given = {(WAIT.command, WAIT.options): arguments.stock_url, (STREAM.command, STREAM.options): arguments.stream_url}
+    addresses = {kind: url for kind, url in given.items() if url is not None}
     with ExitStack() as servers_up:
         for subject in subjects:
             kind = (subject.command, subject.options)
             if subject.command and kind not in addresses:
                 server = serving.running_server(
-                    subject.command, model, *options, *subject.options, environ=engine_cores(cores)
+                    subject.command, model, *options, *subject.options, environ=engine_cores(arguments.engine_cores)
                 )
                 addresses[kind] = servers_up.enter_context(server).base_url
         yield {s: addresses[s.command, s.options] for s in subjects if s.command}
@@ -202,7 +204,7 @@ def measure(arguments: argparse.Namespace, directory: Path) -> tuple[dict[str, A
         poisson_load(WORKLOAD, list(synthetic.queries(WORKLOAD, arguments.queries, seed)), arguments.qps, seed)
         for seed in arguments.seeds
     ]
-    with running([WAIT], model, server_options(MAX_TOKENS, PROBING_STEP_TOKENS), cores) as addresses:
+    with running([WAIT], model, server_options(MAX_TOKENS, PROBING_STEP_TOKENS), arguments) as addresses:
         found = asyncio.run(matched(addresses[WAIT], loads, arguments.token_scale))
     pressure = arguments.scenario == "pressure"
     loads = [replace(load.matched(found), delay=PRESSURE_DELAY if pressure else 1.0) for load in loads]
@@ -226,7 +228,7 @@ def measure(arguments: argparse.Namespace, directory: Path) -> tuple[dict[str, A
         setting["pool_tokens"] = blocks * BLOCK
     subjects = [s for s in SCENARIOS[arguments.scenario] if s is WAIT or s.arm in arguments.arms]
     bench = Bench(loads, directory)
-    with running(subjects, model, options, cores) as addresses:
+    with running(subjects, model, options, arguments) as addresses:
         runs = asyncio.run(bench.over_http(addresses))
     if INPUT in subjects:
         os.environ.update({**engine_cores(cores), "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"})
@@ -270,6 +272,8 @@ def main() -> None:
     parser.add_argument("--token-scale", type=float, help="default: the one that brings the time scale nearest to 1")
     parser.add_argument("--engine-cores", type=int, default=max(1, len(os.sched_getaffinity(0)) - 1))
     parser.add_argument("--arms", nargs="+", choices=list(Arm), default=list(Arm), help="beside `wait`; default: all")
+    parser.add_argument("--stock-url", help="a running stock server of the tiny model, instead of starting one")
+    parser.add_argument("--stream-url", help="the same with context streams, without a host tier")
     parser.add_argument("--out", type=Path, help="keep the event logs in this directory")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that the servers are ended
