@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
             None, min=1, help=f"How many. Left out: all of a trace, {_COUNT} synthetic ones."
         ),
         qps: float = typer.Option(4.0, min=1e-6, help="Arrivals a second, a Poisson process."),
-        delay: float = typer.Option(1.0, min=0.0, help="Multiplies the gaps of the retrieval."),
+        delay: float = typer.Option(1.0, min=0.0, max=1000.0, help="Multiplies the gaps of the retrieval."),
         seed: int = typer.Option(0, help="Of arrivals and synthetic queries."),
         arm: str = typer.Option("stream", help="`stream`, `wait` (the baseline) or `warm` (warm-up calls)."),
         policy: str = typer.Option(DEFAULT_POLICY, help="Scheduling policy of arm `stream` (docs/scheduling.md)."),
@@ -67,10 +67,10 @@ def register(app: typer.Typer) -> None:
             setup = Setup(Arm(arm), find_policy(policy).name, preemption)
             workload, played = _load(source, queries, seed)
             target = _machine(machine, workload, kv_tokens, host_tokens, step_tokens)
-            with quiet_libraries() as terminal, progress("simulating", len(played), terminal) as ended:
+            with quiet_libraries():
                 from stream2llm.vllm.simulate import Load
                 from stream2llm.vllm.simulate import simulate as run
-
+            with quiet_libraries() as terminal, progress("simulating", len(played), terminal) as ended:
                 load = Load(workload, played, poisson(qps, seed, len(played)), qps, delay, seed)
                 measured = run(target, setup, load, output, ended)
         except (ValueError, OSError, PolicyError) as error:

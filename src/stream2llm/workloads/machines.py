@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from stream2llm.costs import CostProfile, paper_profile
 from stream2llm.costs.builtin import LLAMA_3_1_8B, PAPER_MACHINES
 
+BLOCK = 16
+"""Tokens of a KV block: vLLM's default on a GPU."""
+
 _GPU_BYTES = {"2xh200": 141e9, "2xh100": 80e9}  # of one device, from its data sheet
 _UTILISATION = 0.8  # of the memory, as the paper has it
 _WEIGHTS = 8.03e9 * LLAMA_3_1_8B.weight_bytes
@@ -28,6 +31,11 @@ class Machine:
     step_tokens: int = 2048
     sequences: int = 1024
     longest: int = 131_072
+
+    @property
+    def longest_prompt(self) -> int:
+        """Tokens; one less than the model's length and the KV cache, of which one block is vLLM's null block."""
+        return min(self.longest, (self.kv_tokens // BLOCK - 1) * BLOCK) - 1
 
 
 def paper_machine(name: str, step_tokens: int) -> Machine:

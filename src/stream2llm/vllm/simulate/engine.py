@@ -27,10 +27,10 @@ from stream2llm.costs import CostProfile, Mode
 from stream2llm.vllm.offload.copies import StepCopies
 from stream2llm.vllm.options import Options
 from stream2llm.vllm.scheduler import ContextScheduler
-from stream2llm.workloads.machines import Machine
+from stream2llm.workloads.machines import BLOCK, Machine
+from stream2llm.workloads.playable import LONGEST_S
 
-BLOCK = 16
-_TTL = 1e9  # no stream expires
+_TTL = 10 * LONGEST_S  # no stream expires
 _SAMPLED = 7
 # The scheduler sees token ids and block counts only, so the model's shape plays no part; its length limit does.
 _MODEL = {
@@ -158,19 +158,20 @@ def _hash(value: Any) -> bytes:
 def _config(machine: Machine, policy: str | None, preemption: Mode) -> VllmConfig:
     own = {"policy": policy, "preemption": preemption, "itl_factor": None, "correction": False}
     transfer = None
-    if policy is not None and machine.host_tokens:
+    host_blocks = machine.host_tokens // BLOCK
+    if policy is not None and host_blocks:
         transfer = KVTransferConfig(
             kv_connector="HostTierConnector",
             kv_connector_module_path="stream2llm.vllm.offload.connector",
             kv_role="kv_both",
-            kv_connector_extra_config={"host_blocks": machine.host_tokens // BLOCK},
+            kv_connector_extra_config={"host_blocks": host_blocks},
         )
     with _model_folder(machine.longest) as folder, _quiet():
         config = EngineArgs(
             model=folder,
             skip_tokenizer_init=True,
             max_model_len=machine.longest,
-            max_num_seqs=machine.sequences,
+            max_num_seqs=min(machine.sequences, machine.step_tokens),  # as vLLM requires
             max_num_batched_tokens=machine.step_tokens,
             block_size=BLOCK,
             enforce_eager=True,

@@ -10,6 +10,7 @@ from stream2llm.vllm.simulate.run import Simulation
 from stream2llm.workloads.events import Clock, Counters, Event, Run, What, writing_events
 from stream2llm.workloads.machines import Machine
 from stream2llm.workloads.measured import Measured, measure
+from stream2llm.workloads.playable import check
 from stream2llm.workloads.setup import Setup
 from stream2llm.workloads.trace import Query
 
@@ -31,12 +32,10 @@ def simulate(
 ) -> Measured:
     """Run it; `path`: where the event log goes. `ended` is called for each query that has its answer.
 
-    Raises `ValueError` for a prompt that is longer than the machine serves, and `OSError`.
+    Raises `ValueError` for what the machine cannot serve (`workloads.playable`), before anything runs, and `OSError`.
     """
-    longest = max((query.tokens for query in load.queries), default=0)
-    most = min(machine.longest, machine.kv_tokens) - 1
-    if longest > most:
-        raise ValueError(f"the longest prompt has {longest} tokens; the machine serves up to {most}")
+    queries = [query.delayed(load.delay) for query in load.queries]
+    check(queries, machine)
     run = Run(
         clock=Clock.VIRTUAL,
         arm=setup.arm,
@@ -55,7 +54,6 @@ def simulate(
             "step_tokens": machine.step_tokens,
         },
     )
-    queries = [query.delayed(load.delay) for query in load.queries]
     records = _told(Simulation(machine, setup, queries, load.arrivals).run(), ended)
     if path is None:
         return measure(run, records)

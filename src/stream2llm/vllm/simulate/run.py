@@ -30,8 +30,8 @@ class Simulation:
         self._token_ids = itertools.count()
         self._due: list[tuple[float, int, Callable[[], Iterator[Event]]]] = []
         self._open: dict[str, str] = {}  # query by the id of its final request
-        for query, arrival in zip(queries, arrivals, strict=True):
-            self._plan(query, arrival)
+        for number, (query, arrival) in enumerate(zip(queries, arrivals, strict=True)):
+            self._plan(f"{number}", query, arrival)
         self.needed_tokens = sum(query.tokens for query in queries)
 
     def run(self) -> Iterator[Event | Counters]:
@@ -65,10 +65,13 @@ class Simulation:
     def _at(self, when: float, happen: Callable[[], Iterator[Event]]) -> None:
         heapq.heappush(self._due, (_START + when, next(self._numbers), happen))
 
-    def _plan(self, query: Query, arrival: float) -> None:
-        """Enter what a query does into the calendar. Times of events are those at which they happen to the client."""
+    def _plan(self, name: str, query: Query, arrival: float) -> None:
+        """Enter what a query does into the calendar. Times of events are those at which they happen to the client.
+
+        `name`: what the engine knows it by; a query's id might be what another's request is called.
+        """
         self._at(arrival, lambda: iter((Event(arrival, query.id, What.ARRIVED),)))
-        feed = _FEEDS[self._setup.arm](self.engine, query, self._token_ids)
+        feed = _FEEDS[self._setup.arm](self.engine, name, query, self._token_ids)
         when = arrival + query.lead_s
         self._at(when, partial(self._begin, feed))
         last = len(query.operations) - 1
@@ -97,8 +100,9 @@ class _Feed:
     A piece is one token id of its own, repeated: the scheduler only asks whether content differs.
     """
 
-    def __init__(self, engine: SimulatedEngine, query: Query, token_ids: Iterator[int]) -> None:
+    def __init__(self, engine: SimulatedEngine, name: str, query: Query, token_ids: Iterator[int]) -> None:
         self.engine = engine
+        self.name = name
         self.query = query
         self.prompt: list[int] = []
         self._pieces = {name: [next(token_ids)] * piece.length for name, piece in query.pieces.items()}
@@ -117,8 +121,8 @@ class _Feed:
         """The last operation, and the question with it; the id of the request."""
         self._apply(number)
         self.prompt = self.prompt + self._question
-        self._complete(self.query.id)
-        return self.query.id
+        self._complete(self.name)
+        return self.name
 
     def _complete(self, request: str) -> None:
         self.engine.complete(request, self.prompt)
@@ -141,7 +145,8 @@ class _WarmUp(_Feed):
 
     def send(self, number: int) -> None:
         super().send(number)
-        self.engine.complete(f"{self.query.id}~{number}", self.prompt)
+        if self.prompt:
+            self.engine.complete(f"{self.name}~{number}", self.prompt)
 
 
 class _Stream(_Feed):
@@ -149,14 +154,14 @@ class _Stream(_Feed):
 
     def open(self) -> None:
         super().open()
-        self.engine.open(self.query.id, self.prompt)
+        self.engine.open(self.name, self.prompt)
 
     def send(self, number: int) -> None:
         keep = self._apply(number)
-        self.engine.put(self.query.id, keep, self.prompt[keep:])
+        self.engine.put(self.name, keep, self.prompt[keep:])
 
     def _complete(self, request: str) -> None:
-        self.engine.complete(request, self.prompt, stream=self.query.id)
+        self.engine.complete(request, self.prompt, stream=self.name)
 
 
 _FEEDS = {Arm.STREAM: _Stream, Arm.WARM: _WarmUp, Arm.WAIT: _Wait}
