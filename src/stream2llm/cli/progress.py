@@ -1,4 +1,4 @@
-"""A progress bar for what takes longer than two seconds; nothing where it does not go to a terminal."""
+"""A progress bar; nothing where it does not go to a terminal."""
 
 from __future__ import annotations
 

@@ -65,6 +65,8 @@ def register(app: typer.Typer) -> None:
             if arm not in list(Arm):
                 raise ValueError(f"--arm {arm}: choose stream, wait or warm")
             setup = Setup(Arm(arm), find_policy(policy).name, preemption)
+            if output is not None and not output.parent.is_dir():
+                raise ValueError(f"{output} cannot be written: there is no folder {output.parent}")
             workload, played = _load(source, queries, seed)
             target = _machine(machine, workload, kv_tokens, host_tokens, step_tokens)
             with quiet_libraries():
@@ -86,6 +88,8 @@ def _load(source: str, count: int | None, seed: int) -> tuple[str, list[Query]]:
 
     if source in MODELS:
         return source, list(queries(source, count or _COUNT, seed))
+    if not Path(source).exists():
+        raise ValueError(f"{source}: there is no such file; name a trace file, or {' or '.join(MODELS)}")
     trace = read_trace(Path(source))
     played = list(trace.queries[:count])
     if not played:
@@ -141,9 +145,9 @@ def summary(measured: Measured) -> dict[str, object]:
 def _text(figures: dict[str, object]) -> str:
     ttft = figures["ttft_s"]
     assert isinstance(ttft, dict)
+    played = " ".join(filter(None, (str(figures["arm"]), str(figures["policy"]))))
     shown = ", ".join(f"{name} {seconds:g}" for name, seconds in ttft.items())
     return (
-        f"simulated (virtual clock), {figures['arm']} {figures['policy']}: {figures['answered']} of "
-        f"{figures['queries']} queries answered in {figures['total_s']} s\n"
+        f"simulated (virtual clock), {played}: {figures['answered']} of {figures['queries']} queries answered in {figures['total_s']} s\n"
         f"TTFT in s: {shown}; work ratio {figures['work_ratio']}, {figures['preempted']} preemptions"
     )

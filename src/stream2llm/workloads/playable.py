@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stream2llm.workloads.machines import Machine
+from stream2llm.costs import Mode
+from stream2llm.workloads.machines import BLOCK, Machine
+from stream2llm.workloads.setup import Setup
 from stream2llm.workloads.trace import Query
 
 LONGEST_S = 1e8
 """Of a retrieval. Simulated streams do not expire before, and virtual time is exact to some nanoseconds."""
 
 
-def check(queries: Iterable[Query], machine: Machine) -> None:
+def check(queries: Iterable[Query], machine: Machine, setup: Setup) -> None:
     """Raises `ValueError` with the query's id, what is wrong and the limit.
 
     All arms have the same limits, so that what one has played can be compared with what another has.
     """
+    if setup.streams and setup.preemption is Mode.SWAP and machine.host_tokens < BLOCK:
+        raise ValueError(
+            f"preemption swap needs a host tier, which this machine has not: its `host_tokens` must be {BLOCK} or more"
+        )
     known: set[str] = set()
     for query in queries:
         if query.id in known:

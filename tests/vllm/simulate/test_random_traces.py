@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -37,7 +38,7 @@ RUNS = {
     f"{machine}, {setup.name}": (machine, setup)
     for machine in MACHINES
     for setup in SETUPS
-    if "host" not in machine or setup.preemption is not Mode.SWAP
+    if "host" not in machine or setup.preemption is not Mode.SWAP  # which is refused
 }
 STEPS = 20_000  # of the engine; far more than any of these runs can need
 
@@ -49,7 +50,9 @@ gaps = st.sampled_from([0.0, 0.0, 1e-6, 0.005, 1.0, 7.0])
 @st.composite
 def query(draw: st.DrawFn, number: int) -> Query:
     """Ids look like what vLLM or a feed might call another's request."""
-    operation = st.builds(Operation, st.sampled_from(Kind), gaps, st.lists(st.sampled_from(NAMES), max_size=4).map(tuple))
+    operation = st.builds(
+        Operation, st.sampled_from(Kind), gaps, st.lists(st.sampled_from(NAMES), max_size=4).map(tuple)
+    )
     return Query(
         id=("0", "0~0", "0#1.0", "?", "q" * 500, "1", "1~0", "1#1.1")[number],
         question=Piece(tokens=draw(st.integers(0, 40))),
@@ -66,12 +69,14 @@ def traces(draw: st.DrawFn) -> tuple[list[Query], list[float]]:
     return played, [draw(gaps) for _ in played]
 
 
-def served(machine: Machine, played: list[Query], arrivals: list[float]) -> tuple[list[Query], list[float]]:
+def served(
+    machine: Machine, setup: Setup, played: list[Query], arrivals: list[float]
+) -> tuple[list[Query], list[float]]:
     """Those that the machine can serve."""
     kept = []
     for each, arrival in zip(played, arrivals, strict=True):
         try:
-            check([each], machine)
+            check([each], machine, setup)
         except ValueError:
             continue
         kept.append((each, arrival))
@@ -89,13 +94,13 @@ def bound(simulation: Simulation) -> None:
     simulation.engine.step = counted  # type: ignore[method-assign]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(sorted(RUNS)), traces())
 def test_every_query_that_is_not_refused_is_answered_and_no_block_is_lost(
     run: str, trace: tuple[list[Query], list[float]]
 ) -> None:
     machine, setup = MACHINES[RUNS[run][0]], RUNS[run][1]
-    played, arrivals = served(machine, *trace)
+    played, arrivals = served(machine, setup, *trace)
     simulation = Simulation(machine, setup, played, arrivals)
     bound(simulation)
     free = simulation.engine.free_blocks
@@ -111,3 +116,29 @@ def test_every_query_that_is_not_refused_is_answered_and_no_block_is_lost(
     for each in played:
         times = {event.what: event.t for event in happened if event.query == each.id}
         assert times[What.ARRIVED] <= times[What.LAST] < times[What.FIRST] == times[What.END]
+
+
+def of_length(*contexts: int, question: int) -> Query:
+    """Contexts that replace each other, a second apart."""
+    return Query(
+        id="q",
+        question=Piece(tokens=question),
+        pieces={f"{number}": Piece(tokens=tokens) for number, tokens in enumerate(contexts)},
+        operations=tuple(Operation(Kind.REPLACE, 1.0, (f"{number}",)) for number in range(len(contexts))),
+    )
+
+
+@pytest.mark.parametrize("run", sorted(RUNS))
+def test_a_prompt_as_long_as_the_machine_serves_is_answered_and_one_token_more_is_refused(run: str) -> None:
+    machine, setup = MACHINES[RUNS[run][0]], RUNS[run][1]
+    limit = machine.longest_prompt
+    for served in (of_length(100, limit - 1, question=1), of_length(limit, 50, question=10)):
+        load = Load("mine", [served, replace_id(served)], [0.0, 0.5], 1.0)
+        assert len(simulate(machine, setup, load).ttft) == 2
+    for refused in (of_length(100, limit, question=1), of_length(limit + 1, 50, question=10)):
+        with pytest.raises(ValueError, match=f"{limit + 1} tokens; the machine serves up to {limit}"):
+            simulate(machine, setup, Load("mine", [refused], [0.0], 1.0))
+
+
+def replace_id(query: Query) -> Query:
+    return msgspec.structs.replace(query, id="r")

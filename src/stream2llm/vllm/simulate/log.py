@@ -35,7 +35,7 @@ def simulate(
     Raises `ValueError` for what the machine cannot serve (`workloads.playable`), before anything runs, and `OSError`.
     """
     queries = [query.delayed(load.delay) for query in load.queries]
-    check(queries, machine)
+    check(queries, machine, setup)
     run = Run(
         clock=Clock.VIRTUAL,
         arm=setup.arm,
