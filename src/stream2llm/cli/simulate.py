@@ -148,6 +148,7 @@ def _text(figures: dict[str, object]) -> str:
     played = " ".join(filter(None, (str(figures["arm"]), str(figures["policy"]))))
     shown = ", ".join(f"{name} {seconds:g}" for name, seconds in ttft.items())
     return (
-        f"simulated (virtual clock), {played}: {figures['answered']} of {figures['queries']} queries answered in {figures['total_s']} s\n"
+        f"simulated (virtual clock), {played}: {figures['answered']} of "
+        f"{figures['queries']} queries answered in {figures['total_s']} s\n"
         f"TTFT in s: {shown}; work ratio {figures['work_ratio']}, {figures['preempted']} preemptions"
     )
