@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,7 +119,23 @@ def test_the_machine_may_be_a_profile_and_its_sizes_are_told(tmp_path: Path, sma
     assert found["steps"] >= 3 * 640 / 16  # type: ignore[operator]
     run = read(log).run
     assert run.settings == {"kv_tokens": 2048, "host_tokens": 512, "step_tokens": 16}
-    assert (run.machine, run.model) == ("1 x Test GPU", "org/model")
+    assert (run.machine, run.model, run.workload) == ("1 x Test GPU", "org/model", "mine")
+
+
+def test_unless_told_a_step_s_budget_is_the_profile_s_or_the_paper_s(tmp_path: Path, small: Path) -> None:
+    save(replace(profile(), step_tokens=512), tmp_path / "profile.json")
+    log = tmp_path / "run.jsonl"
+    figures(small, "--machine", tmp_path / "profile.json", "--kv-tokens", 2048, "-o", log)
+    assert read(log).run.settings["step_tokens"] == 512
+    figures(small, "-o", log)
+    assert read(log).run.settings["step_tokens"] == 2048
+
+
+def test_the_seed_draws_the_arrivals_and_the_rate_brings_them_closer_together(small: Path) -> None:
+    loads = ((1, 4.0), (1, 4.0), (2, 4.0), (1, 0.5))
+    first, again, other, rarer = (figures(small, "--seed", seed, "--qps", qps) for seed, qps in loads)
+    assert first == again
+    assert len({run["total_s"] for run in (first, other, rarer)}) == 3
 
 
 def test_a_profile_without_the_size_of_the_kv_cache_is_refused(tmp_path: Path, small: Path) -> None:

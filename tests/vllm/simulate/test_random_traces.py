@@ -47,6 +47,11 @@ lengths = st.one_of(st.integers(0, 40), st.sampled_from([15, 16, 17, 128, 300, 9
 gaps = st.sampled_from([0.0, 0.0, 1e-6, 0.005, 1.0, 7.0])
 
 
+def of_arm(arm: Arm) -> st.SearchStrategy[str]:
+    """Every arm as often as the others, though one has many more setups."""
+    return st.sampled_from(sorted(run for run, (_, setup) in RUNS.items() if setup.arm is arm))
+
+
 @st.composite
 def query(draw: st.DrawFn, number: int) -> Query:
     """Ids look like what vLLM or a feed might call another's request."""
@@ -95,7 +100,7 @@ def bound(simulation: Simulation) -> None:
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.sampled_from(sorted(RUNS)), traces())
+@given(st.sampled_from([Arm.WAIT, Arm.WARM, Arm.STREAM]).flatmap(of_arm), traces())
 def test_every_query_that_is_not_refused_is_answered_and_no_block_is_lost(
     run: str, trace: tuple[list[Query], list[float]]
 ) -> None:
@@ -116,6 +121,31 @@ def test_every_query_that_is_not_refused_is_answered_and_no_block_is_lost(
     for each in played:
         times = {event.what: event.t for event in happened if event.query == each.id}
         assert times[What.ARRIVED] <= times[What.LAST] < times[What.FIRST] == times[What.END]
+
+
+def test_a_warm_up_call_without_a_token_is_not_made() -> None:
+    """No server takes one."""
+    operations = (Operation(Kind.APPEND, 1.0, ()), Operation(Kind.APPEND, 1.0, ("a",)))
+    query = Query(id="q", question=Piece(tokens=4), pieces={"a": Piece(tokens=40)}, operations=operations)
+    simulation = Simulation(TINY, Setup(Arm.WARM), [query], [0.0])
+    asked: list[int] = []
+    complete = simulation.engine.complete
+
+    def noted(request_id: str, prompt: list[int], stream: str | None = None) -> None:
+        asked.append(len(prompt))
+        complete(request_id, prompt, stream)
+
+    simulation.engine.complete = noted  # type: ignore[method-assign]
+    list(simulation.run())
+    assert asked == [44]
+
+
+def test_an_id_may_be_what_a_warm_up_call_of_another_query_would_be_called() -> None:
+    operations = (Operation(Kind.APPEND, 1.0, ("a",)), Operation(Kind.APPEND, 1.0, ("a",)))
+    first = Query(id="q", question=Piece(tokens=4), pieces={"a": Piece(tokens=400)}, operations=operations)
+    played = [first, msgspec.structs.replace(first, id="q~0", operations=operations[1:])]
+    measured = simulate(TINY, Setup(Arm.WARM), Load("mine", played, [0.0, 0.0], 1.0))
+    assert [len(measured.ttft), measured.counters["tokens_computed"]] == [2, 400 + 404 + 404]
 
 
 def of_length(*contexts: int, question: int) -> Query:
