@@ -19,9 +19,13 @@ STOCK_COUNTERS = {
     "stock_preemptions": "vllm:num_preemptions_total",
 }
 
-# Not counters: they tell of a moment, or hold for the whole of the server's life.
-_LEVELS = frozenset({"pinned_blocks", "free_blocks", "total_blocks", "block_size", "context_token_cap"})
-_RUNNING = frozenset({"wait_max_seconds", "wait_p99_seconds", "prefill_correction"})
+# Not counters: the state of a moment, or of the server's whole life.
+LEVELS = frozenset(
+    {
+        *("pinned_blocks", "free_blocks", "total_blocks", "block_size", "capacity_blocks", "held_blocks"),
+        *("wait_max_seconds", "wait_p99_seconds", "context_token_cap", "prefill_correction"),
+    }
+)
 
 
 async def counted(http: httpx.AsyncClient) -> dict[str, float]:
@@ -41,7 +45,7 @@ async def _counted(http: httpx.AsyncClient) -> dict[str, float]:
     statistics = await http.get(f"{ROUTES}/statistics")
     if statistics.is_success:
         for rank in statistics.json()["data"]:
-            for name, value in _numbers(rank).items():
+            for name, value in numbers(rank).items():
                 counters[name] = counters.get(name, 0) + value
     metrics = await http.get("/metrics")
     if metrics.is_success:
@@ -53,17 +57,12 @@ async def _counted(http: httpx.AsyncClient) -> dict[str, float]:
 
 
 def over_the_run(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """The counters' increase; of what is no counter, the value at the end."""
-    levels = _LEVELS | _RUNNING
-    return {name: value if name in levels else value - before.get(name, 0) for name, value in after.items()}
+    """The counters' increase; of `LEVELS`, the value at the end. Pure."""
+    return {name: value if name in LEVELS else value - before.get(name, 0) for name, value in after.items()}
 
 
-def _numbers(figures: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers among the figures; those of the host tier with its name in front."""
-    found: dict[str, float] = {}
-    for name, value in figures.items():
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            found[name] = value
-        elif name == "host_tier" and isinstance(value, Mapping):
-            found |= {f"host_tier_{inner}": number for inner, number in _numbers(value).items()}
-    return found
+def numbers(figures: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers among the scheduler's statistics, those of the host tier among them. Pure."""
+    tier = figures.get("host_tier") or {}
+    found = {**figures, **tier}
+    return {name: value for name, value in found.items() if type(value) in (int, float)}
