@@ -2,8 +2,8 @@
 
 The tiny random-weight model on the CPU sees the load of the paper's 2 x H200 at QPS 4: tokens of all pieces are divided
 by a token scale and times multiplied by a time scale, so that as much prefill arrives per second of capacity, and
-retrieval takes as many times as long as prefill (`stream2llm.workloads.utilisation`). A step has the paper's 2048
-tokens over the token scale.
+retrieval takes as many times as long as prefill (`stream2llm.workloads.utilisation`). `least_s`: what no arm can do
+better, the time to compute what the last operation brings, on an idle engine that has all the rest.
 TTFT runs from the moment the last piece is handed over, in every arm:
 
 wait     everything is sent in the end, to stock vLLM
@@ -44,21 +44,21 @@ from typing import Any
 from benchmarks._servers import MAX_TOKENS, engine_cores, serving, tiny_model
 
 from stream2llm import AsyncClient
-from stream2llm.costs import paper_profile
+from stream2llm.costs import Curve, paper_profile
 from stream2llm.workloads import synthetic
 from stream2llm.workloads.comparison import Row, Spread, compare
 from stream2llm.workloads.events import Arm, Run
-from stream2llm.workloads.measured import Measured
+from stream2llm.workloads.measured import Measured, quantile
 from stream2llm.workloads.replay import server as servers
 from stream2llm.workloads.replay.arms import arm_named
 from stream2llm.workloads.replay.completions import Completions
 from stream2llm.workloads.replay.content import Vocabulary
 from stream2llm.workloads.replay.counters import counted
 from stream2llm.workloads.replay.load import Load, poisson_load
-from stream2llm.workloads.replay.plan import most_open_tokens
+from stream2llm.workloads.replay.plan import most_open_tokens, timeline
 from stream2llm.workloads.replay.prefill import Prefills, prefill_curve
 from stream2llm.workloads.replay.run import record
-from stream2llm.workloads.utilisation import Match, match, probes
+from stream2llm.workloads.utilisation import match, probes
 
 WORKLOAD = "crawler"
 PAPER_STEP_TOKENS = 2048
@@ -67,7 +67,6 @@ SHARES = (0.5, 0.95, 0.99)
 PRESSURE_DELAY = 5.0
 POOL_SHARE = 1 / 3
 SETTLE_S = 1.0
-PROBING_STEP_TOKENS = 512
 ROOM = 64  # tokens: for the answer, and for pieces that are rounded up
 STOCK_CPU = ("--dtype", "float32", "--block-size", str(BLOCK))
 
@@ -155,16 +154,27 @@ def _first_error(measured: Measured) -> str:
     return next(query.error for query in measured.queries if query.error)
 
 
-async def matched(base_url: str, loads: Sequence[Load], token_scale: float | None) -> Match:
-    """How to scale the loads for this server; the same for all of them."""
+async def measured_prefill(base_url: str, loads: Sequence[Load]) -> tuple[Curve, int]:
+    """Seconds of a prefill on this server by its tokens, and the most tokens that a prompt can have."""
     queries = [query for load in loads for query in load.queries]
     async with servers.connect(base_url) as http:
         served = await servers.served(http)
         longest = (served.longest or MAX_TOKENS) - ROOM
         prefills = Prefills(Completions(http, served.model, secrets.token_hex(8)), Vocabulary())
-        here = await prefill_curve(prefills.seconds, probes(queries, longest))
-    there = paper_profile("2xh200", PAPER_STEP_TOKENS).prefill_seconds
-    return match(queries, loads[0].qps, there, here, token_scale=token_scale, longest=longest)
+        return await prefill_curve(prefills.seconds, probes(queries, longest)), longest
+
+
+def least_s(loads: Sequence[Load], here: Curve) -> dict[str, float]:
+    """Quantiles of the time that what comes with the last operation takes on an idle engine that has all the rest.
+
+    No arm can be faster; a long last page takes its time however the context got there.
+    """
+    times = []
+    for item in (item for load in loads for item in load.planned()):
+        *before, _ = timeline(item.query)
+        known = before[-1].tokens if before else 0
+        times.append(max(here(1), here(item.query.tokens) - here(known)))
+    return {f"p{round(100 * share)}": round(quantile(times, share), 4) for share in SHARES}
 
 
 def pool_blocks(loads: Sequence[Load], longest: int) -> int:
@@ -204,13 +214,15 @@ def measure(arguments: argparse.Namespace, directory: Path) -> tuple[dict[str, A
         poisson_load(WORKLOAD, list(synthetic.queries(WORKLOAD, arguments.queries, seed)), arguments.qps, seed)
         for seed in arguments.seeds
     ]
-    with running([WAIT], model, server_options(MAX_TOKENS, PROBING_STEP_TOKENS), arguments) as addresses:
-        found = asyncio.run(matched(addresses[WAIT], loads, arguments.token_scale))
+    with running([WAIT], model, server_options(MAX_TOKENS, arguments.step_tokens), arguments) as addresses:
+        here, most = asyncio.run(measured_prefill(addresses[WAIT], loads))
+    queries = [query for load in loads for query in load.queries]
+    there = paper_profile("2xh200", PAPER_STEP_TOKENS).prefill_seconds
+    found = match(queries, arguments.qps, there, here, token_scale=arguments.token_scale, longest=most)
     pressure = arguments.scenario == "pressure"
     loads = [replace(load.matched(found), delay=PRESSURE_DELAY if pressure else 1.0) for load in loads]
-    step_tokens = round(PAPER_STEP_TOKENS / found.token_scale)
     longest = min(MAX_TOKENS, ROOM + max(item.query.tokens for load in loads for item in load.planned()))
-    options = server_options(longest, step_tokens)
+    options = server_options(longest, arguments.step_tokens)
     setting = {
         "queries": arguments.queries,
         "paper_qps": arguments.qps,
@@ -218,9 +230,10 @@ def measure(arguments: argparse.Namespace, directory: Path) -> tuple[dict[str, A
         "retrieval_over_prefill": round(found.retrieval_ratio * loads[0].delay, 1),
         "token_scale": loads[0].token_scale,
         "time_scale": loads[0].time_scale,
-        "step_tokens": step_tokens,
+        "step_tokens": arguments.step_tokens,
         "engine_cores": cores,
         "seeds": arguments.seeds,
+        "least_s": least_s(loads, here),
     }
     if pressure:
         blocks = pool_blocks(loads, longest)
@@ -270,6 +283,7 @@ def main() -> None:
     parser.add_argument("--qps", type=float, default=4.0, help="of the paper, whose load is matched")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--token-scale", type=float, help="default: the one that brings the time scale nearest to 1")
+    parser.add_argument("--step-tokens", type=int, default=512, help="of every engine; default: serve's on the CPU")
     parser.add_argument("--engine-cores", type=int, default=max(1, len(os.sched_getaffinity(0)) - 1))
     parser.add_argument("--arms", nargs="+", choices=list(Arm), default=list(Arm), help="beside `wait`; default: all")
     parser.add_argument("--stock-url", help="a running stock server of the tiny model, instead of starting one")

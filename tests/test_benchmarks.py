@@ -67,5 +67,5 @@ def test_replay_compares_arms_under_the_same_load(
     streamed = result["arms"]["stream recompute"]
     assert streamed["work_ratio"][0] == pytest.approx(1, abs=0.05)
     assert streamed["counters"]["finals"] == 4
-    assert result["step_tokens"] == 2048 / 32
+    assert 0 < result["least_s"]["p50"] <= result["least_s"]["p99"]
     assert len(list(tmp_path.glob("*-seed0.jsonl"))) == 3
