@@ -9,7 +9,6 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _FIRST_STRIDE = 64
-_SILENCE = 5.0  # seconds without a write after which a stream's client may be gone, at the least
 
 
 class StreamRefusedError(Exception):
@@ -79,8 +78,8 @@ class StreamState:
 
     @property
     def silent_at(self) -> float:
-        """When the stream is silent unless it is written to: after a pause longer than it had been active before."""
-        return self.written_at + max(_SILENCE, self.written_at - self.since)
+        """When the stream is silent unless it is written to: once a quarter of its time to live has passed."""
+        return self.written_at + self.ttl / 4
 
     def written(
         self, created_at: float, base_version: int, writes: int, keep: int, tail: list[int], now: float

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from costs_profiles import SUBJECT, profile
-from stream2llm.costs import ProfileMismatchError, SourceKind
+from stream2llm.costs import ProfileMismatchError, SourceKind, paper_profile
 
 
 def test_prefill_grows_with_new_tokens_and_with_context() -> None:
@@ -71,3 +71,14 @@ def test_an_estimate_holds_for_every_engine_but_not_for_every_machine() -> None:
     assert estimate.require(replace(SUBJECT, engine="vllm 1.0", block_size=128)) == estimate
     with pytest.raises(ProfileMismatchError, match="hardware"):
         estimate.require(replace(SUBJECT, hardware="4 x Test GPU"))
+
+
+def test_efficient_tokens_are_the_fewest_that_cost_hardly_more_each_than_a_full_step() -> None:
+    paper = paper_profile("2xh200", 8192)
+    tokens = paper.efficient_tokens(0.1)
+
+    def each(count: int) -> float:
+        return paper.prefill_seconds(count) / count
+
+    assert each(tokens) <= 1.1 * each(8192) < each(tokens - 1)
+    assert paper.efficient_tokens(0.5) < tokens < paper.efficient_tokens(0.01) < 8192

@@ -14,6 +14,7 @@ class Youngest:
     description = "last come, first served"
     complete_first = False
     preempts_running = False
+    short_steps = False
     def service(self, job): return (job.idle, -job.arrival)
     def giving(self, job): return (not job.idle, job.arrival)
 class Half:

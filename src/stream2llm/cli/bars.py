@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from typing import Self, TextIO
 
 PATIENCE_S = 1.0
 """What is done sooner shows no bar."""
@@ -11,17 +13,18 @@ PATIENCE_S = 1.0
 class Bars:
     """A bar for each thing that is done. There are none unless standard error is a terminal."""
 
-    def __init__(self) -> None:
+    def __init__(self, terminal: TextIO | None = None) -> None:
+        """`terminal`: where they go instead of standard error."""
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        console = Console(stderr=True)
+        console = Console(file=terminal or sys.stderr)
         self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
         self._tasks: dict[str, TaskID] = {}
         self._since = time.monotonic()
 
-    def __enter__(self) -> Bars:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

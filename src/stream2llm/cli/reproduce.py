@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from stream2llm.cli.needs import ENGINE, PICTURES, TRACES, require
-from stream2llm.cli.progress import progress
+from stream2llm.cli.bars import Bars
+from stream2llm.cli.needs import ENGINE, PAGES, PICTURES, TRACES, require
 from stream2llm.cli.quiet import quiet_libraries
 
 if TYPE_CHECKING:
@@ -44,11 +44,14 @@ def register(app: typer.Typer) -> None:
         machine says. Writes event logs, a report with the paper's numbers beside ours, and what holds and what not.
         Exit status: 0 when all has run, whether or not everything holds; 2 for bad input.
         """
-        require("reproduce", *TRACES, *PICTURES, ENGINE)
+        require("reproduce", *TRACES, *PICTURES, *PAGES, ENGINE)
         from dataclasses import replace
+        from functools import partial
 
+        from stream2llm.costs import paper_profile
         from stream2llm.workloads.claims import findings
         from stream2llm.workloads.evaluation import FULL, QUICK, planned
+        from stream2llm.workloads.report.writing import report_of, write_report
 
         if machine not in _MACHINES:
             typer.echo(f"stream2llm reproduce: --machine {machine}: choose {' or '.join(_MACHINES)}", err=True)
@@ -57,10 +60,13 @@ def register(app: typer.Typer) -> None:
         runs = list(planned(scale))
         try:
             (out / "logs").mkdir(parents=True, exist_ok=True)
-            with quiet_libraries() as terminal, progress("simulating", len(runs), terminal) as ended:
+            with quiet_libraries() as terminal, Bars(terminal) as bars:
                 from stream2llm.vllm.simulate.pool import run_all
 
-                measured = run_all(runs, out / "logs", machine, processes, ended)
+                measured = run_all(runs, out / "logs", machine, processes, partial(bars.show, "runs", total=len(runs)))
+                bars.show("report", 0, 1)
+                write_report(report_of(measured), out, [paper_profile(machine)])
+                bars.show("report", 1, 1)
         except OSError as error:
             typer.echo(f"stream2llm reproduce: {error}", err=True)
             raise typer.Exit(2) from None

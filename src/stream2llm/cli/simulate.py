@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from stream2llm.cli.bars import Bars
 from stream2llm.cli.needs import ENGINE, TRACES, require
-from stream2llm.cli.progress import progress
 from stream2llm.cli.quiet import quiet_libraries
 from stream2llm.costs import Mode
 from stream2llm.policy import DEFAULT_POLICY, PolicyError
@@ -57,6 +57,8 @@ def register(app: typer.Typer) -> None:
         step takes what the cost profile says. What is printed is simulated. Exit status: 2 for bad input.
         """
         require("simulate", *TRACES, ENGINE)
+        from functools import partial
+
         from stream2llm.workloads.arrivals import poisson
         from stream2llm.workloads.events import Arm
         from stream2llm.workloads.setup import Setup
@@ -72,9 +74,9 @@ def register(app: typer.Typer) -> None:
             with quiet_libraries():
                 from stream2llm.vllm.simulate import Load
                 from stream2llm.vllm.simulate import simulate as run
-            with quiet_libraries() as terminal, progress("simulating", len(played), terminal) as ended:
+            with quiet_libraries() as terminal, Bars(terminal) as bars:
                 load = Load(workload, played, poisson(qps, seed, len(played)), qps, delay, seed)
-                measured = run(target, setup, load, output, ended)
+                measured = run(target, setup, load, output, partial(bars.show, "queries", total=len(played)))
         except (ValueError, OSError, PolicyError) as error:
             typer.echo(f"stream2llm simulate: {error}", err=True)
             raise typer.Exit(2) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -108,6 +109,12 @@ class CostProfile:
         return self.prefill_seconds(total) + sum(
             context * self.prefill.per_context_token(new) for new, context in contexts.items() if new > 0
         )
+
+    def efficient_tokens(self, loss: float = 0.1) -> int:
+        """The fewest tokens of a step that cost at most `loss` more each than those of a full step (`step_tokens`)."""
+        most = (1 + loss) * self.prefill_seconds(self.step_tokens) / self.step_tokens
+        counts = range(1, self.step_tokens + 1)
+        return 1 + bisect_left(counts, True, key=lambda tokens: self.prefill_seconds(tokens) <= most * tokens)
 
     def copy_out_seconds(self, tokens: float) -> float:
         """To copy the KV blocks of `tokens` from the device to host memory."""

@@ -40,7 +40,7 @@ def policy(name: str) -> Policy:
             raise PolicyError(f"policy {name!r} ({entry.value}) cannot be loaded: {error!r}") from error
         missing = [
             attribute
-            for attribute in ("complete_first", "preempts_running", "service", "giving")
+            for attribute in ("complete_first", "preempts_running", "short_steps", "service", "giving")
             if not hasattr(made, attribute)
         ]
         if missing:

@@ -18,6 +18,7 @@ class Default:
     description = "arrival order, streams like any request; last admitted is preempted first"
     complete_first = False
     preempts_running = True
+    short_steps = False
 
     def service(self, job: Job) -> Rank:
         return (job.idle, job.arrival)

@@ -13,6 +13,7 @@ class Fcfs:
     description = "complete before partial, each by arrival"
     complete_first = True
     preempts_running = True
+    short_steps = False
 
     def service(self, job: Job) -> Rank:
         return (not job.complete, job.arrival)

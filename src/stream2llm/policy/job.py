@@ -52,6 +52,10 @@ class Policy(Protocol):
     preempts_running: bool
     """Whether a waiting request may take the KV blocks of a running complete request that ranks below it."""
 
+    short_steps: bool
+    """Whether a step computes no more of streams than makes it efficient (`CostProfile.efficient_tokens`), so that a
+    complete request that comes meanwhile does not wait long for its end."""
+
     def service(self, job: Job, /) -> Rank:
         """The rank in which jobs are computed: lowest first."""
         ...

@@ -16,6 +16,7 @@ class Lcas:
     description = "complete before partial, each by arrival of its last chunk, oldest first"
     complete_first = True
     preempts_running = True
+    short_steps = False
 
     def service(self, job: Job) -> Rank:
         return (not job.complete, job.last_chunk, job.arrival)

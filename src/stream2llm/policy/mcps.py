@@ -16,6 +16,7 @@ class Mcps:
     description = "most computed tokens first, ties by arrival; nothing to compute goes last"
     complete_first = False
     preempts_running = True
+    short_steps = False
 
     def service(self, job: Job) -> Rank:
         return (job.idle, -job.computed_tokens, job.arrival)

@@ -14,6 +14,7 @@ class Prioritised:
         self.description = f"{policy.description}; by priority first"
         self.complete_first = policy.complete_first
         self.preempts_running = policy.preempts_running
+        self.short_steps = policy.short_steps
         self._policy = policy
 
     def service(self, job: Job) -> Rank:

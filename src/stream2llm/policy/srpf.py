@@ -20,6 +20,8 @@ class Srpf:
     seconds after it. Streams are served by age because the oldest is expected to end first; age never changes, so two
     streams never take each other's memory in turn.
 
+    Streams are computed in short steps: a complete request that comes meanwhile waits for the end of the step.
+
     Victims: silent streams, then the youngest streams, both of which need their blocks last; then waiting complete
     requests, the worst-ranked first, since they are furthest from their first token. A running complete request gives
     up only for the growth of other running ones, who came last first; one that was preempted `PREEMPTIONS` times only
@@ -30,6 +32,7 @@ class Srpf:
     description = "shortest remaining prefill first with ageing, then streams by age; silent and young streams give up"
     complete_first = True
     preempts_running = False
+    short_steps = True
 
     def service(self, job: Job) -> Rank:
         if not job.complete:

@@ -66,9 +66,9 @@ class ContextStreams(Scheduler):
         self.context_policy: Policy = Prioritised(chosen) if self.policy == SchedulingPolicy.PRIORITY else chosen
         self.streams = StreamTable(self, self.context_policy, self.clock)
         self.eviction = Eviction.of(options, self.connector, self.block_size)
-        costs = self.cost_profile(options)
+        self.cost_profile = self._profile(options)
         correct = options.correction and self.eviction.decides
-        self.observation = Observation(costs, options.itl_factor, correct, self.num_spec_tokens)
+        self.observation = Observation(self.cost_profile, options.itl_factor, correct, self.num_spec_tokens)
         self.tickets: dict[str, Ticket] = {}
         self.parked = PolicyQueue(self._rank)
         self.home = PolicyQueue(self._rank)
@@ -79,7 +79,7 @@ class ContextStreams(Scheduler):
         self.survey = Survey(self)
         self._parked_may_run = False  # something changed since the plan last left all of them parked
 
-    def cost_profile(self, options: Options) -> CostProfile:
+    def _profile(self, options: Options) -> CostProfile:
         """What steps and copies are reckoned to take."""
         return costs_for(self.vllm_config, options.profile)
 

@@ -201,8 +201,10 @@ class StreamTable:
         usable = (
             0 if final.skip_reading_prefix_cache else longest_common_prefix(stream.block_hashes, final.block_hashes)
         )
+        held = stream.pins.tokens
         stream.pins.trim(usable * self._scheduler.hash_block_size)
         self.statistics.tokens_adopted += stream.pins.tokens
+        self.statistics.tokens_invalidated += held - stream.pins.tokens
         self.statistics.finals += 1
         stream.final = final
         self._forget(stream)

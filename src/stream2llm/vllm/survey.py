@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from stream2llm.vllm.scheduler import ContextStreams
 
 READY = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
+_FEW_STEPS, _FEW_VERSIONS = 4, 32
+"""What streams may have waiting for their steps to be short; with more, the efficiency of full steps counts."""
 _IDLE = "idle#"  # no request id has this form, so a stream's id, which a client may choose, cannot be taken for one
 
 
@@ -63,6 +66,7 @@ class Survey:
         self._block_size: int = scheduler.block_size
         extra = scheduler.num_lookahead_tokens + scheduler.num_spec_tokens
         self._extra_tokens: int = extra + 1  # the most that a request computes beyond its tokens in a step
+        self._efficient_tokens = scheduler.cost_profile.efficient_tokens()
         self._found: dict[str, set[int]] = {}  # by candidate: blocks in the cache that one other alone holds
         self._step_blocks = cdiv(self._extra_tokens, self._block_size) * self._groups
 
@@ -80,6 +84,8 @@ class Survey:
         # A policy that treats streams like requests does not hold them back either.
         only_decodes = not prefills and not scheduler.home
         cap = context_tokens(decodes, only_decodes) if scheduler.context_policy.complete_first else math.inf
+        if scheduler.context_policy.short_steps and self._streams_keep_up():
+            cap = min(cap, self._efficient_tokens)
         rough = self._plan(movable, cap, exact=False)
         if not rough.short:
             return StepPlan(rough, False, movable)
@@ -114,6 +120,18 @@ class Survey:
             reserve=self._manager.watermark_blocks if scheduler.running else 0,
             context_tokens=context_tokens,
         )
+
+    def _streams_keep_up(self) -> bool:
+        """Whether what streams have waiting to be computed is a matter of a few steps."""
+        scheduler = self._scheduler
+        if len(scheduler.parked) > _FEW_VERSIONS:
+            return False
+        left = _FEW_STEPS * scheduler.max_num_scheduled_tokens
+        for version in itertools.chain(scheduler.running_versions.values(), scheduler.parked):
+            left -= version.num_tokens - max(version.num_computed_tokens, self.held_tokens(version))
+            if left < 0:
+                return False
+        return True
 
     # Candidates
 

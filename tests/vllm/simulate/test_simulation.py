@@ -80,8 +80,9 @@ def test_what_a_replacement_keeps_is_its_common_prefix() -> None:
         pieces={name: Piece(tokens=160) for name in "abcd"},
         operations=tuple(Operation(Kind.REPLACE, 1.0, tuple(pool)) for pool in ("abc", "adc", "adb")),
     )
-    simulation, _ = run(MACHINE, Setup(Arm.STREAM), [query], [0.0])
-    assert simulation.counters()["tokens_invalidated"] == 320  # of the second pool; the last one ends the stream
+    simulation, events = run(MACHINE, Setup(Arm.STREAM), [query], [0.0])
+    assert simulation.counters()["tokens_invalidated"] == 320 + 160  # the second pool's, and the last one's
+    assert [event.computed for event in events if event.what is What.ACKED] == [0, 160]
     assert simulation.engine.tokens_computed == 480 + 320 + 160 + 16
 
 
@@ -124,10 +125,10 @@ def test_the_same_run_gives_the_same_log(tmp_path: object) -> None:
 def test_the_event_log_reads_back_as_what_was_measured(tmp_path) -> None:
     path = tmp_path / "run.jsonl.gz"
     load = Load("crawler", list(queries("crawler", 20, 0)), poisson(4.0, 0, 20), 4.0, delay=2.0)
-    ended: list[None] = []
-    measured = simulate(MACHINE, Setup(), load, path, lambda: ended.append(None))
+    ended: list[int] = []
+    measured = simulate(MACHINE, Setup(), load, path, ended.append)
     again = read(path)
-    assert len(ended) == 20
+    assert ended == list(range(1, 21))
     assert again.ttft == measured.ttft
     assert again.counters == measured.counters
     assert (again.run.clock, again.run.delay, again.run.policy) == ("virtual", 2.0, "srpf")

@@ -101,6 +101,16 @@ class SimulatedEngine:
         if version is not None:
             self.scheduler.add_request(version)
 
+    def computed_tokens(self, stream: str) -> int:
+        """Tokens of an open stream whose KV is there."""
+        return int(self.scheduler.streams[stream].computed)
+
+    @property
+    def invalidated_tokens(self) -> int:
+        """Computed tokens that streams have lost to what replaced them, so far."""
+        scheduler = self.scheduler
+        return scheduler.streams.statistics.tokens_invalidated if isinstance(scheduler, ContextScheduler) else 0
+
     @property
     def has_work(self) -> bool:
         """As the engine core's loop asks before each step."""
@@ -189,7 +199,7 @@ def _scheduler(config: VllmConfig, machine: Machine, policy: str | None, clock: 
     group = KVCacheGroupSpec(["layer"], spec)
 
     class Simulated(ContextScheduler):
-        def cost_profile(self, options: Options) -> CostProfile:
+        def _profile(self, options: Options) -> CostProfile:
             return machine.profile
 
     Simulated.clock = clock

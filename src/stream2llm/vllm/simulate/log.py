@@ -28,9 +28,13 @@ class Load:
 
 
 def simulate(
-    machine: Machine, setup: Setup, load: Load, path: Path | None = None, ended: Callable[[], None] = lambda: None
+    machine: Machine,
+    setup: Setup,
+    load: Load,
+    path: Path | None = None,
+    progress: Callable[[int], None] = lambda ended: None,
 ) -> Measured:
-    """Run it; `path`: where the event log goes. `ended` is called for each query that has its answer.
+    """Run it; `path`: where the event log goes. `progress` is told how many queries have their answer.
 
     Raises `ValueError` for what the machine cannot serve (`workloads.playable`), before anything runs, and `OSError`.
     """
@@ -54,15 +58,17 @@ def simulate(
             "step_tokens": machine.step_tokens,
         },
     )
-    records = _told(Simulation(machine, setup, queries, load.arrivals).run(), ended)
+    records = _told(Simulation(machine, setup, queries, load.arrivals).run(), progress)
     if path is None:
         return measure(run, records)
     with writing_events(path, run) as lines:
         return measure(run, lines.passing(records))
 
 
-def _told(records: Iterator[Event | Counters], ended: Callable[[], None]) -> Iterator[Event | Counters]:
+def _told(records: Iterator[Event | Counters], progress: Callable[[int], None]) -> Iterator[Event | Counters]:
+    ended = 0
     for record in records:
         if isinstance(record, Event) and record.what is What.END:
-            ended()
+            ended += 1
+            progress(ended)
         yield record

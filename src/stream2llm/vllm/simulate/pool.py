@@ -17,11 +17,12 @@ from stream2llm.workloads.synthetic import queries
 
 
 def run_all(
-    planned: Iterable[Planned], folder: Path, machine: str, processes: int | None, ended: Callable[[], None]
+    planned: Iterable[Planned], folder: Path, machine: str, processes: int | None, progress: Callable[[int], None]
 ) -> list[Measured]:
     """Simulate each, with an event log of its own in `folder`; in the order in which they end.
 
-    `processes`: None for one on each core. Raises what a run raised, after those under way have ended, and `OSError`.
+    `processes`: None for one on each core. `progress` is told how many have ended. Raises what a run raised, after
+    those under way have ended, and `OSError`.
     """
     cores = len(os.sched_getaffinity(0))
     spawning = multiprocessing.get_context("spawn")  # vLLM must not be forked
@@ -31,7 +32,7 @@ def run_all(
         try:
             for future in as_completed(futures):
                 results.append(future.result())
-                ended()
+                progress(len(results))
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
         return results

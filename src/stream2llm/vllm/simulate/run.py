@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from stream2llm.clock import VirtualClock
@@ -30,6 +31,7 @@ class Simulation:
         self._token_ids = itertools.count()
         self._due: list[tuple[float, int, Callable[[], Iterator[Event]]]] = []
         self._open: dict[str, str] = {}  # query by the id of its final request
+        self._invalidated: dict[str, float] = {}
         for number, (query, arrival) in enumerate(zip(queries, arrivals, strict=True)):
             self._plan(f"{number}", query, arrival)
         self.needed_tokens = sum(query.tokens for query in queries)
@@ -44,7 +46,7 @@ class Simulation:
                 yield from happen()
             if self.engine.has_work:
                 yield from self._step()
-        yield Counters(self._t, self.counters())
+        yield Counters(self._t, self.counters(), {"invalidated_tokens": self._invalidated})
 
     def counters(self) -> dict[str, float]:
         figures = {**self.engine.figures(), **self.engine.figures().get("host_tier", {})}
@@ -84,14 +86,26 @@ class Simulation:
         feed.open()
         return iter(())
 
-    @staticmethod
-    def _send(feed: _Feed, query: Query, number: int, when: float) -> Iterator[Event]:
-        feed.send(number)
+    def _send(self, feed: _Feed, query: Query, number: int, when: float) -> Iterator[Event]:
+        with self._counting_invalidated(query):
+            feed.send(number)
         yield Event(when, query.id, What.SENT, operation=number, tokens=len(feed.prompt))
+        computed = feed.computed()
+        if computed is not None:
+            yield Event(self._t, query.id, What.ACKED, operation=number, computed=computed)
 
     def _ask(self, feed: _Feed, query: Query, number: int, when: float) -> Iterator[Event]:
-        self._open[feed.ask(number)] = query.id
+        with self._counting_invalidated(query):
+            self._open[feed.ask(number)] = query.id
         yield Event(when, query.id, What.LAST, operation=number, tokens=len(feed.prompt))
+
+    @contextmanager
+    def _counting_invalidated(self, query: Query) -> Iterator[None]:
+        before = self.engine.invalidated_tokens
+        yield
+        lost = self.engine.invalidated_tokens - before
+        if lost:
+            self._invalidated[query.id] = self._invalidated.get(query.id, 0.0) + lost
 
 
 class _Feed:
@@ -116,6 +130,10 @@ class _Feed:
     def send(self, number: int) -> None:
         """An operation other than the last."""
         self._apply(number)
+
+    def computed(self) -> int | None:
+        """Tokens of the prompt whose KV is there, if the engine tells."""
+        return None
 
     def ask(self, number: int) -> str:
         """The last operation, and the question with it; the id of the request."""
@@ -159,6 +177,9 @@ class _Stream(_Feed):
     def send(self, number: int) -> None:
         keep = self._apply(number)
         self.engine.put(self.name, keep, self.prompt[keep:])
+
+    def computed(self) -> int | None:
+        return self.engine.computed_tokens(self.name)
 
     def _complete(self, request: str) -> None:
         self.engine.complete(request, self.prompt, stream=self.name)

@@ -44,9 +44,15 @@ def report_on(paths: Sequence[Path], progress: Progress = lambda *_: None) -> Re
         progress("logs", number, len(paths))
         runs.append(read(path))
     progress("logs", len(paths), len(paths))
+    return report_of(runs)
+
+
+def report_of(runs: Sequence[Measured]) -> Report:
+    """Of what was measured. A run without any first token is left out, with a note. Raises `NothingMeasured`."""
     told = [measured for measured in runs if measured.ttft]
     if not told:
-        raise NothingMeasured(f"there is nothing to report: no query has a first token in {', '.join(map(str, paths))}")
+        names = ", ".join(str(measured.path) for measured in runs)
+        raise NothingMeasured(f"there is nothing to report: no query has a first token in {names}")
     rows = compare(told)
     return Report(rows, summarise(rows, [note for measured in runs for note in notes(measured)]))
 
