@@ -14,8 +14,8 @@ stream   context streams, `stream2llm serve`
 `--scenario pressure`: delays x5, and a KV pool of a third of what the open streams want at once. `stream swap` has a
 host tier and lets the cost model decide, `stream recompute` has none. No `input` there: it cannot give way.
 
-    python -m benchmarks.replay --json
-    python -m benchmarks.replay --json --scenario pressure
+    python -m benchmarks.replay --json                          # both scenarios, an object each; half an hour
+    python -m benchmarks.replay --json --scenario ample
 
 Ratios are waiting over the arm (above 1 is sooner), of the same seed: median, least and greatest over the seeds.
 `throughput_ratio`: queries per second from the first arrival to the last end, over that of waiting. `work_ratio`:
@@ -88,6 +88,7 @@ SCENARIOS = {
     "ample": (WAIT, WARM, INPUT, STREAM),
     "pressure": (WAIT, WARM, replace(STREAM, options=("--host-gib", "1")), STREAM),
 }
+QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_LOGGING_STREAM": "ext://sys.stderr"}  # standard output is for figures
 TARGETS = {
     "ample": {"stream recompute": (6.0, 7.0, 5.0)},
     "pressure": {"stream cost": (5.0, 8.0, 6.0), "stream recompute": (1.0, 1.0, 1.0)},
@@ -208,7 +209,7 @@ def server_options(max_model_len: int, step_tokens: int) -> list[str]:
     ]
 
 
-def measure(arguments: argparse.Namespace, directory: Path) -> tuple[dict[str, Any], list[Measured]]:
+def measure(scenario: str, arguments: argparse.Namespace, directory: Path) -> tuple[dict[str, Any], list[Measured]]:
     model, cores = tiny_model(), arguments.engine_cores
     loads = [
         poisson_load(WORKLOAD, list(synthetic.queries(WORKLOAD, arguments.queries, seed)), arguments.qps, seed)
@@ -219,7 +220,7 @@ def measure(arguments: argparse.Namespace, directory: Path) -> tuple[dict[str, A
     queries = [query for load in loads for query in load.queries]
     there = paper_profile("2xh200", PAPER_STEP_TOKENS).prefill_seconds
     found = match(queries, arguments.qps, there, here, token_scale=arguments.token_scale, longest=most)
-    pressure = arguments.scenario == "pressure"
+    pressure = scenario == "pressure"
     loads = [replace(load.matched(found), delay=PRESSURE_DELAY if pressure else 1.0) for load in loads]
     longest = min(MAX_TOKENS, ROOM + max(item.query.tokens for load in loads for item in load.planned()))
     options = server_options(longest, arguments.step_tokens)
@@ -239,12 +240,12 @@ def measure(arguments: argparse.Namespace, directory: Path) -> tuple[dict[str, A
         blocks = pool_blocks(loads, longest)
         options += ["--num-gpu-blocks-override", str(blocks)]
         setting["pool_tokens"] = blocks * BLOCK
-    subjects = [s for s in SCENARIOS[arguments.scenario] if s is WAIT or s.arm in arguments.arms]
+    subjects = [s for s in SCENARIOS[scenario] if s is WAIT or s.arm in arguments.arms]
     bench = Bench(loads, directory)
     with running(subjects, model, options, arguments) as addresses:
         runs = asyncio.run(bench.over_http(addresses))
     if INPUT in subjects:
-        os.environ.update({**engine_cores(cores), "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"})
+        os.environ.update({**engine_cores(cores), "VLLM_CPU_KVCACHE_SPACE": "1", **QUIET})
         runs += asyncio.run(bench.in_process(model, options))
     return setting, runs
 
@@ -278,7 +279,7 @@ def report(runs: Sequence[Measured]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--scenario", choices=sorted(SCENARIOS), default="ample")
+    parser.add_argument("--scenario", choices=sorted(SCENARIOS), help="default: one after the other")
     parser.add_argument("--queries", type=int, default=150)
     parser.add_argument("--qps", type=float, default=4.0, help="of the paper, whose load is matched")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
@@ -291,22 +292,28 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="keep the event logs in this directory")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that the servers are ended
-    with tempfile.TemporaryDirectory() as temporary:
-        directory = arguments.out or Path(temporary)
-        directory.mkdir(parents=True, exist_ok=True)
-        setting, runs = measure(arguments, directory)
-    wanted = TARGETS[arguments.scenario]
+    for scenario in [arguments.scenario] if arguments.scenario else SCENARIOS:
+        with tempfile.TemporaryDirectory() as temporary:
+            directory = arguments.out / scenario if arguments.out else Path(temporary)
+            directory.mkdir(parents=True, exist_ok=True)
+            setting, runs = measure(scenario, arguments, directory)
+        show(scenario, setting, report(runs), as_json=arguments.json)
+
+
+def show(scenario: str, setting: dict[str, Any], arms: dict[str, Any], *, as_json: bool) -> None:
+    wanted = TARGETS[scenario]
     targets = {name: dict(zip(("p50", "p95", "p99"), ratios, strict=True)) for name, ratios in wanted.items()}
-    arms = report(runs)
-    result = {"benchmark": "replay", "scenario": arguments.scenario, **setting, "targets": targets, "arms": arms}
-    if arguments.json:
-        print(json.dumps(result))
+    if as_json:
+        print(
+            json.dumps({"benchmark": "replay", "scenario": scenario, **setting, "targets": targets, "arms": arms}),
+            flush=True,
+        )
         return
-    print(json.dumps(setting))
+    print(scenario, json.dumps(setting))
     for name, found in arms.items():
         shown = {key: value for key, value in found.items() if key != "counters"}
         print(f"{name:>16}: {shown}")
-    print(f"wanted, waiting over the arm: {targets}")
+    print(f"wanted, waiting over the arm: {targets}", flush=True)
 
 
 if __name__ == "__main__":

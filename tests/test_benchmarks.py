@@ -58,7 +58,7 @@ def test_replay_compares_arms_under_the_same_load(
     server: serving.Server, stock_server: serving.Server, tmp_path: Path
 ) -> None:
     urls = ("--stock-url", stock_server.base_url, "--stream-url", server.base_url)
-    load = ("--queries", "4", "--seeds", "0", "--token-scale", "32")
+    load = ("--scenario", "ample", "--queries", "4", "--seeds", "0", "--token-scale", "32")
     result = benchmark("replay", *urls, *load, "--arms", "warm", "stream", "--out", str(tmp_path))
     assert set(result["arms"]) == {"wait", "warm", "stream recompute"}
     assert result["targets"]["stream recompute"] == {"p50": 6.0, "p95": 7.0, "p99": 5.0}
@@ -68,4 +68,4 @@ def test_replay_compares_arms_under_the_same_load(
     assert streamed["work_ratio"][0] == pytest.approx(1, abs=0.05)
     assert streamed["counters"]["finals"] == 4
     assert 0 < result["least_s"]["p50"] <= result["least_s"]["p99"]
-    assert len(list(tmp_path.glob("*-seed0.jsonl"))) == 3
+    assert len(list(tmp_path.glob("ample/*-seed0.jsonl"))) == 3

@@ -210,6 +210,7 @@ class _Replay:
     @asynccontextmanager
     async def _engine(self) -> AsyncIterator[tuple[Any, str, Scheduling, Any]]:
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")  # standard output is for the figures
         from stream2llm.embedded import resolve_model
         from stream2llm.vllm.streaming_input import InputEngine
         from stream2llm.workloads.replay.server import Scheduling

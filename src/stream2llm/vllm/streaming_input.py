@@ -32,13 +32,13 @@ class InputEngine:
     `options`: vLLM's engine options, as on the command line. Raises `SystemExit` (2) for one that vLLM does not know.
     """
 
-    failures: tuple[type[Exception], ...] = (Exception,)
-
     def __init__(
         self, model: str, options: Sequence[str] = (), max_tokens: int = 1, vocabulary: Vocabulary | None = None
     ) -> None:
         from vllm.v1.engine.async_llm import AsyncLLM
+        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
+        self.failures: tuple[type[Exception], ...] = (ValueError, EngineDeadError, EngineGenerateError)
         self._llm: AsyncLLM = AsyncLLM.from_engine_args(_arguments(model, options))
         self._max_tokens = max_tokens
         self._vocabulary = vocabulary or Vocabulary()

@@ -147,9 +147,9 @@ class _Streaming:
         return await self._completions.ask(self._contents.prompt(due.context), first, **names)
 
     async def give_up(self) -> None:
-        """Close the stream, unless it is answered."""
+        """Close the stream, unless it is answered. A write under way is waited for: it may be opening the stream."""
+        self._complete = True
         if self._writing is not None:
-            self._writing.cancel()
             await asyncio.gather(self._writing, return_exceptions=True)
         if self._stream is not None:
             await self._stream.__aexit__(None, None, None)
