@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _COUNT = 1000  # synthetic queries, unless said
 _PREEMPTION = typer.Option(Mode.COST, help="What becomes of KV blocks that must be given up.")
-_OUTPUT = typer.Option(None, "--output", "-o", help="Where the event log goes (docs/traces.md).")
+_OUTPUT = typer.Option(None, "--out", "-o", help="Where the event log goes (docs/traces.md).")
 
 
 def register(app: typer.Typer) -> None:
