@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from stream2llm.embedded import prepared_folder, write_tokenizer
 
-FOLDER = "tiny-llama-3x128-1"
+LAYERS = 3
 MAX_TOKENS = 32768
 
 
-def tiny_model(directory: Path | None = None) -> str:
-    """The folder of a seeded random-weight Llama: 3 layers, hidden size 128, float32, 32768 positions.
+def tiny_model(directory: Path | None = None, layers: int = LAYERS) -> str:
+    """The folder of a seeded random-weight Llama: `layers` layers, hidden size 128, float32, 32768 positions.
 
-    Made once and kept in `directory` (default: the user's cache); about 7,000 prefill tokens/s on two cores.
+    Made once and kept in `directory` (default: the user's cache).
     """
-    return str(prepared_folder(FOLDER, _write, "Preparing the tiny test model (once)", directory))
+    write = partial(_write, layers=layers)
+    return str(prepared_folder(f"tiny-llama-{layers}x128-1", write, "Preparing the tiny test model (once)", directory))
 
 
-def _write(folder: Path) -> None:
+def _write(folder: Path, layers: int) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -28,7 +30,7 @@ def _write(folder: Path) -> None:
         vocab_size=vocabulary,
         hidden_size=128,
         intermediate_size=384,
-        num_hidden_layers=3,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=MAX_TOKENS,
