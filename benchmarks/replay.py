@@ -1,9 +1,9 @@
 """TTFT of the crawler workload on the real engine, in each arm, over that of waiting for all of the context.
 
-A random-weight model of 12 small layers on the CPU sees the load of the paper's 2 x H200 at QPS 4: tokens of all pieces
+A random-weight model of 8 small layers on the CPU sees the load of the paper's 2 x H200 at QPS 4: tokens of all pieces
 are divided by a token scale and times multiplied by a time scale, so that as much prefill arrives per second of
-capacity, and retrieval takes as many times as long as prefill (`stream2llm.workloads.utilisation`). (The tests' model of
-3 layers is so fast that the API server and this client, which share the last core, have more to do than the engine.)
+capacity, and retrieval takes as many times as long as prefill (`stream2llm.workloads.utilisation`). (The tests' model
+of 3 layers is so fast that the API server and this client, which share the last core, have more to do than the engine.)
 `least_s`: what no arm can do better, the time to compute what the last operation brings, on an idle engine that has all
 the rest.
 
@@ -65,7 +65,7 @@ from stream2llm.workloads.utilisation import match, probes
 
 WORKLOAD = "crawler"
 PAPER_STEP_TOKENS = 2048
-LAYERS = 12
+LAYERS = 8
 BLOCK = 32
 SHARES = (0.5, 0.95, 0.99)
 PRESSURE_DELAY = 5.0
