@@ -131,3 +131,16 @@ def test_the_vllm_command_in_the_documentation_names_our_plugin_and_schedulers()
     assert f"VLLM_PLUGINS={PLUGIN} vllm serve MODEL" in page
     assert f"--scheduler-cls {ASYNC_SCHEDULER}" in page
     assert SYNC_SCHEDULER.rpartition(".")[2] in page
+
+
+def test_the_measuring_commands_generate_and_simulate(tmp_path: Path) -> None:
+    for command in (*commands("trace generate"), *commands("stream2llm simulate")):
+        done = run(["bash", "-c", f"cd {tmp_path} && {command}"])
+        assert "50" in done or "simulated (virtual clock)" in done
+
+
+def test_the_replaying_commands_are_those_of_the_replay_page() -> None:
+    page = (ROOT / "docs" / "replay.md").read_text()
+    replays = commands("stream2llm replay")
+    assert len(replays) == 2
+    assert all(f"$ {command}" in page for command in (*replays, *commands("stream2llm report")))

@@ -13,7 +13,7 @@ from stream2llm.vllm.simulate.engine import SimulatedEngine
 from stream2llm.workloads.events import Arm, Counters, Event, What
 from stream2llm.workloads.machines import Machine
 from stream2llm.workloads.setup import Setup
-from stream2llm.workloads.trace import Kind, Query
+from stream2llm.workloads.trace import Kind, Piece, Query
 
 _START = 1e6  # of the virtual clock, in Unix seconds; 0 would stand for "never"
 
@@ -119,13 +119,13 @@ class _Feed:
         self.name = name
         self.query = query
         self.prompt: list[int] = []
-        self._pieces = {name: [next(token_ids)] * piece.length for name, piece in query.pieces.items()}
-        self._opening = [next(token_ids)] * query.opening.length
-        self._question = [next(token_ids)] * query.question.length
+        self._token_ids = token_ids
+        self._pieces: dict[str, list[int]] = {}
 
     def open(self) -> None:
-        """The context begins: its opening is there."""
-        self.prompt = self._opening
+        """The context begins: its opening is there. Tokens are made now, so that memory holds those of open queries."""
+        self._pieces = {name: self._tokens(piece) for name, piece in self.query.pieces.items()}
+        self.prompt = self._tokens(self.query.opening)
 
     def send(self, number: int) -> None:
         """An operation other than the last."""
@@ -138,7 +138,7 @@ class _Feed:
     def ask(self, number: int) -> str:
         """The last operation, and the question with it; the id of the request."""
         self._apply(number)
-        self.prompt = self.prompt + self._question
+        self.prompt = self.prompt + self._tokens(self.query.question)
         self._complete(self.name)
         return self.name
 
@@ -149,9 +149,12 @@ class _Feed:
         """Change the prompt; how many of its tokens are kept."""
         operation = self.query.operations[number]
         new = [token for name in operation.pieces for token in self._pieces[name]]
-        keep = len(self.prompt) if operation.op is Kind.APPEND else len(self._opening)
+        keep = len(self.prompt) if operation.op is Kind.APPEND else self.query.opening.length
         self.prompt = self.prompt[:keep] + new
         return keep
+
+    def _tokens(self, piece: Piece) -> list[int]:
+        return [next(self._token_ids)] * piece.length
 
 
 class _Wait(_Feed):
