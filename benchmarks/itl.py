@@ -56,6 +56,7 @@ OPENING_TOKENS = 256
 VOCABULARY = range(1000, 20000)
 # Bounds of the server's histogram, in seconds: close enough together that a ratio of 1.1 can be told from 1.0.
 BUCKETS = [0.0005 * 1.02**step for step in range(470)]
+Events = list[tuple[float, str]]
 HISTOGRAM = re.compile(r'vllm:inter_token_latency_seconds_bucket\{.*le="([^"]+)".*\} (\S+)')
 
 
@@ -82,53 +83,55 @@ class Block:
 
 
 class Decodes:
-    """Plain completions, and when each of their events was read."""
+    """Plain completions, and when each of their events was read; one that ends is followed by another."""
 
     def __init__(self, client: httpx.AsyncClient, count: int, max_tokens: int) -> None:
         dice = random.Random(5)
         prompts = [dice.choices(VOCABULARY, k=PROMPT_TOKENS) for _ in range(count)]
-        self._events: list[list[tuple[float, str]]] = [[] for _ in prompts]
+        self._answers: list[list[Events]] = [[] for _ in prompts]
         self._tasks = [
-            asyncio.create_task(self._decode(client, prompt, max_tokens, events))
-            for prompt, events in zip(prompts, self._events, strict=True)
+            asyncio.create_task(self._decode(client, prompt, max_tokens, answers))
+            for prompt, answers in zip(prompts, self._answers, strict=True)
         ]
 
     @staticmethod
-    async def _decode(
-        client: httpx.AsyncClient, prompt: list[int], max_tokens: int, events: list[tuple[float, str]]
-    ) -> None:
+    async def _decode(client: httpx.AsyncClient, prompt: list[int], max_tokens: int, answers: list[Events]) -> None:
         body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True}
-        # What an event says is looked at later: reading must not be what takes time.
-        async with client.stream("POST", "/v1/completions", json={**body, "return_token_ids": True}) as response:
-            response.raise_for_status()
-            async for line in response.aiter_lines():
-                if line.startswith("data: {"):
-                    events.append((time.perf_counter(), line))
-        raise RuntimeError(
-            f"a completion ended within its block after {len(events)} events; more --max-model-len or less --seconds"
-        )
+        while True:
+            events: Events = []
+            answers.append(events)
+            # What an event says is looked at later: reading must not be what takes time.
+            async with client.stream("POST", "/v1/completions", json={**body, "return_token_ids": True}) as response:
+                response.raise_for_status()
+                async for line in response.aiter_lines():
+                    if line.startswith("data: {"):
+                        events.append((time.perf_counter(), line))
 
     async def further(self, count: int) -> None:
         """Wait until each has so many events more than now."""
-        wanted = [len(events) + count for events in self._events]
-        while any(len(events) < least for events, least in zip(self._events, wanted, strict=True)):
-            self._raise_if_ended()
+        wanted = [seen + count for seen in self._seen()]
+        while any(seen < least for seen, least in zip(self._seen(), wanted, strict=True)):
+            self._raise_if_failed()
             await asyncio.sleep(0.01)
 
+    def _seen(self) -> list[int]:
+        return [sum(map(len, answers)) for answers in self._answers]
+
     async def stop(self) -> None:
-        self._raise_if_ended()
+        self._raise_if_failed()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _raise_if_ended(self) -> None:
+    def _raise_if_failed(self) -> None:
         for task in self._tasks:
             if task.done():
                 task.result()
 
     def between(self, start: float, end: float) -> tuple[list[float], int]:
-        """The gaps between events, and the number of tokens, in that time."""
-        seen = [[event for event in events if start <= event[0] <= end] for events in self._events]
+        """The gaps between events of an answer, and the number of tokens, in that time."""
+        answers = [events for answers in self._answers for events in answers]
+        seen = [[event for event in events if start <= event[0] <= end] for events in answers]
         gaps = [late - early for events in seen for (early, _), (late, _) in pairwise(events)]
         tokens = sum(
             len(json.loads(line.removeprefix("data: "))["choices"][0]["token_ids"])
@@ -241,8 +244,8 @@ async def histogram(client: httpx.AsyncClient) -> dict[float, float]:
 
 async def measure(base_url: str, link: Connection, arguments: argparse.Namespace) -> list[list[Block]]:
     """Rounds of one block for each arm; a first round, which warms up, is left out."""
-    # A connection that has been idle for as long as the server keeps one is not used again: it may be closing it.
-    limits = httpx.Limits(keepalive_expiry=2)
+    # No connection is used again: the server may be closing it.
+    limits = httpx.Limits(max_keepalive_connections=0)
     async with httpx.AsyncClient(base_url=base_url, timeout=120, limits=limits) as client:
         rounds = []
         for number in range(-1, arguments.rounds):

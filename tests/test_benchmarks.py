@@ -54,6 +54,14 @@ def test_itl_measures_decodes_with_and_without_streams(server: serving.Server) -
     assert result["arms"]["writes"]["prefilled"] == 1, "empty chunks leave nothing to prefill"
 
 
+def test_itl_in_process_measures_steps_with_and_without_streams() -> None:
+    load = ("--model", "tiny", "--streams", "3", "--rounds", "1", "--seconds", "0.5", "--max-model-len", "8192")
+    result = benchmark("itl_in_process", *load)
+    assert result["ratio_p99_min"] == result["ratio_p99"] == result["ratio_p99_max"] > 0
+    assert result["gaps"] > 10
+    assert 0 < result["prefilled"] <= 1
+
+
 def test_replay_compares_arms_under_the_same_load(
     server: serving.Server, stock_server: serving.Server, tmp_path: Path
 ) -> None:

@@ -169,7 +169,7 @@ def test_a_refused_write_or_completion_leaves_the_stream_as_it_was(server, clien
 
 def test_leaving_an_answer_half_read_stops_the_server(server, client):
     with client.stream(text=TEXT) as stream:
-        answer = stream.complete(stream=True, max_tokens=2000, ignore_eos=True)
+        answer = stream.complete(stream=True, max_tokens=3600, ignore_eos=True)
         next(answer)
         assert metric(server, "vllm:num_requests_running") >= 1
     wait_for(lambda: metric(server, "vllm:num_requests_running") == 0)

@@ -66,7 +66,8 @@ class Survey:
         self._block_size: int = scheduler.block_size
         extra = scheduler.num_lookahead_tokens + scheduler.num_spec_tokens
         self._extra_tokens: int = extra + 1  # the most that a request computes beyond its tokens in a step
-        self._efficient_tokens = scheduler.cost_profile.efficient_tokens()
+        self.short_step_tokens: float = scheduler.cost_profile.efficient_tokens()
+        """The most that streams compute in a short step."""
         self._found: dict[str, set[int]] = {}  # by candidate: blocks in the cache that one other alone holds
         self._step_blocks = cdiv(self._extra_tokens, self._block_size) * self._groups
 
@@ -85,7 +86,7 @@ class Survey:
         only_decodes = not prefills and not scheduler.home
         cap = context_tokens(decodes, only_decodes) if scheduler.context_policy.complete_first else math.inf
         if scheduler.context_policy.short_steps and self._streams_keep_up():
-            cap = min(cap, self._efficient_tokens)
+            cap = min(cap, self.short_step_tokens)
         rough = self._plan(movable, cap, exact=False)
         if not rough.short:
             return StepPlan(rough, False, movable)
