@@ -14,7 +14,7 @@ from stream2llm.pacing import DecodePace
 
 EASY = DecodePace(1.5, alone=1.0, known=8)
 """Decodes alone seem to take a second. So on any machine the cap begins low and grows with every step."""
-DEAR = DecodePace(1.5, cap=0.0, alone=1e-3, excess=1e9, pure=125, known=8)
+DEAR = DecodePace(1.5, cap=0.0, alone=1e-3, excess=1e9, pure=509, known=8)
 """A context token seems to take hours: only one step in many has some, and the next such is near."""
 
 

@@ -42,6 +42,9 @@ def register(app: typer.Typer) -> None:
 
         The scheduler and KV-cache manager are the real ones, on a virtual clock; steps take what the profile of the
         machine says. Writes event logs, a report with the paper's numbers beside ours, and what holds and what not.
+        A run that is done is not done again: start the command anew with the same folder after an interruption, with
+        another folder after an upgrade.
+
         Exit status: 0 when all has run, whether or not everything holds; 2 for bad input.
         """
         require("reproduce", *TRACES, *PICTURES, *PAGES, ENGINE)

@@ -286,7 +286,7 @@ def test_evictions_at_random_steps_change_no_answer(swapping: Swapping, seed: in
 
     copied_out, copied_back = counted(swapping, before)
     assert copied_out > 20
-    assert copied_back > 20
+    assert copied_back > 10
     assert len(asked) >= MAX_NUM_SEQS
     for request, (prompt, answer) in asked.items():
         assert engine.answer(request) == swapping.cold(prompt, answer)

@@ -47,3 +47,14 @@ def test_what_a_run_raised_is_raised_and_what_had_not_begun_is_not_run(tmp_path:
     assert len(read(tmp_path / f"{good.name}.jsonl.gz").ttft) == 12
     assert ended == [1]
     assert len(list(tmp_path.iterdir())) < len(rest)
+
+
+def test_a_run_whose_log_is_there_is_read_and_not_run_again(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl.gz"
+    first = run_one(planned(Setup()), path, "2xh200")
+    written = path.stat().st_mtime_ns
+    assert run_one(planned(Setup()), path, "2xh200").ttft == first.ttft
+    assert path.stat().st_mtime_ns == written
+    assert run_one(planned(Setup(), queries=13), path, "2xh200").run.queries == 13, "the log is of another run"
+    assert path.stat().st_mtime_ns != written
+    assert [item.name for item in tmp_path.iterdir()] == ["run.jsonl.gz"]
