@@ -8,7 +8,7 @@ writes    the same with empty chunks: as many writes and a stream table as large
 
 `ratio_p99` and `ratio_p50` are `streams` over `base`, of the gaps between events as the client reads them.
 `engine_ratio_*` are the same from the server's own histogram, whose timestamps are the engine core's: client and HTTP
-count only as far as they take cores from the engine, which is left all but one. `writes_*` are `writes` over `base`:
+count only as far as they hold the engine up: its cores, all but one, are its own. `writes_*` are `writes` over `base`:
 how much of it is not prefill. The least and the greatest ratio are over the rounds. `base_halves_*` is the second half
 of the `base` blocks over the first: a ratio no further from 1 than that means nothing. On a machine too busy the
 API server hands several tokens over at once: the client's P50 is then near zero, and only the engine's figures count.
@@ -40,7 +40,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import httpx
-from benchmarks._servers import engine_cores, serving, tiny_model
+from benchmarks._servers import engine_cores, serving, set_apart, tiny_model
 
 from stream2llm import AsyncClient
 from stream2llm.client import AsyncContextStream
@@ -375,6 +375,7 @@ def main() -> None:
         options = server_options(arguments)
         model, environ = arguments.model or tiny_model(), engine_cores(arguments.engine_cores)
         with serving.running_server(serving.OURS, model, *options, environ=environ) as server:
+            set_apart(arguments.engine_cores)
             rounds = measure_server(server.base_url, arguments)
     result = {"benchmark": "itl", **setting(arguments), **report(rounds)}
     if arguments.json:
