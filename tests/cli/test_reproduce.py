@@ -52,6 +52,10 @@ def test_every_planned_run_has_its_log_and_what_they_show_is_written_and_printed
         assert f"  {mark} {finding.figure:6.3f}  {finding.where}  ({finding.wanted})\n" in done.stdout
     assert str(out) in done.stdout
 
+    assert "simulated (virtual clock)" in (out / "report.html").read_text()
+    pictures = {path.name.partition("-")[0] for path in out.glob("*.png")}
+    assert pictures == {"completion", "costs", "invalidated", "timeline", "ttft"}
+
 
 def test_as_json_and_with_several_seeds(tmp_path: Path, scale: Scale, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "POINTS", POINTS[:1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from stream2llm.vllm.simulate.run import Simulation
@@ -62,7 +62,7 @@ def simulate(
     if path is None:
         return measure(run, records)
     with writing_events(path, run) as lines:
-        return measure(run, lines.passing(records))
+        return replace(measure(run, lines.passing(records)), path=path)
 
 
 def _told(records: Iterator[Event | Counters], progress: Callable[[int], None]) -> Iterator[Event | Counters]:

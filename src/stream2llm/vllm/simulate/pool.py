@@ -6,6 +6,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 
 from stream2llm.cli.quiet import quiet_libraries
@@ -55,7 +56,7 @@ def run_one(run: Planned, log: Path, machine: str) -> Measured:
         unfinished = log.with_name(f"unfinished-{log.name}")
         measured = simulate(target, run.setup, load, unfinished)
         unfinished.rename(log)
-        return measured
+        return replace(measured, path=log)
 
 
 def _is_of(header: Run, run: Planned) -> bool:
