@@ -20,7 +20,12 @@ class Bars:
 
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         console = Console(file=terminal or sys.stderr)
-        self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._progress = Progress(
+            *columns,
+            console=console,
+            disable=not console.is_terminal,
+            redirect_stderr=terminal is None,  # else standard error is kept off the terminal, and must stay off it
+        )
         self._tasks: dict[str, TaskID] = {}
         self._since = time.monotonic()
 
